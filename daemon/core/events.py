@@ -1,0 +1,73 @@
+"""What a stream gives to whoever serves its client. Every stream ends in exactly one `Ended` or `Broken`."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from daemon.core.errors import RequestError
+from daemon.core.wire import TokenLogprob
+
+
+class Ending(Enum):
+    """Why an answer ended well, in OpenAI's words where they have one."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one stream."""
+
+    prompt: int
+    cached: int
+    completion: int
+    reasoning: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Pages are held and prefill begins. Sent once, whatever happens to engines later."""
+
+    cached: int
+    queued: float
+    """Seconds between acceptance and this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text that is certain: no half character, no half stop string. `ids` are the tokens received since the last piece;
+    they may run ahead of the text. `text` may be empty.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """Nothing will come for a while; `why` is for people. The client must be kept waiting."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The answer is complete. `stop` is the stop string or stop id that ended it; `detail` an extension such as `repetition`."""
+
+    ending: Ending
+    usage: Usage
+    stop: str | int | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The answer cannot be completed. What was delivered stands."""
+
+    error: RequestError
+    usage: Usage
+
+
+StreamEvent: TypeAlias = Opened | Piece | Paused | Ended | Broken

@@ -1,0 +1,137 @@
+"""What `api` asks of `host`, as protocols. Both rooms import this file and never each other; `daemon/__main__.py` joins them."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from daemon.core.events import StreamEvent
+from daemon.core.model import GenerationDefaults
+from daemon.core.requests import ValidRequest
+from daemon.core.wire import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What is served. `context` is the longest prompt + answer in tokens. Known before an engine has loaded anything,
+    but for `context` and `vision`, which an engine may lower.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    context: int
+    eos: tuple[int, ...]
+    vocabulary: int
+    architecture: str
+    defaults: GenerationDefaults
+    created: int
+    """Seconds since the epoch when the daemon started: OpenAI's models list wants it."""
+    vision: bool = False
+
+
+class Tokenizing(Protocol):
+    """The model's tokenizer, run off the event loop."""
+
+    async def encode_rendered(self, text: str) -> tuple[int, ...]:
+        """Ids of a rendered template. Control tokens count, except where `core.guarded` marked them as people's text."""
+        ...
+
+    async def encode_plain(self, text: str) -> tuple[int, ...]:
+        """Ids of text in which no control token counts; with the BOS the model wants in front."""
+        ...
+
+    async def decode(self, ids: Sequence[int], *, hide_special: bool) -> str:
+        """Text of ids."""
+        ...
+
+    def token_text(self, token: int) -> str:
+        """One token as text, for logprobs; U+FFFD where it is part of a character."""
+        ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """One token as bytes, for logprobs."""
+        ...
+
+
+class Stream(Protocol):
+    """One accepted request. Iterate to the end, or call `cancel`; leaving the iteration early without it is a leak."""
+
+    def events(self) -> AsyncIterator[StreamEvent]:
+        """The events in order; the last is Ended or Broken."""
+        ...
+
+    def cancel(self) -> None:
+        """The client is gone. Frees pages within two steps; safe to call at any time and more than once."""
+        ...
+
+
+class Serving(Protocol):
+    """Where requests go."""
+
+    def open(self, request: ValidRequest) -> Stream:
+        """Accept a request. Raises Overloaded, NotReady or ShuttingDown; afterwards the stream tells everything."""
+        ...
+
+    def card(self) -> ModelCard:
+        """What is served now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """One engine as people see it in `exl3ctl status`."""
+
+    state: str
+    """Name of the supervisor's state, lower case: starting, ready, backoff, failed …"""
+    detail: str
+    """One sentence: progress of loading, why it failed and what to do."""
+    pid: int | None
+    backend: str
+    pool: Pool | None
+    page: int
+    restarts: int
+    """Since the daemon started."""
+    uptime: float
+    loading: float | None = None
+    """Share of the load that is done, 0 to 1; None when not loading."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The daemon as people see it."""
+
+    version: str
+    uptime: float
+    ready: bool
+    model: str
+    context: int
+    engines: tuple[EngineStatus, ...]
+    running: int
+    queued: int
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Answer of one of the health checks, with the reason in words."""
+
+    ok: bool
+    reason: str
+
+
+class Watching(Protocol):
+    """Health and status. `live` is not here: whoever can answer is alive."""
+
+    def ready(self) -> Health:
+        """Whether requests are accepted and the engine makes progress. Computed from evidence at each call; milliseconds."""
+        ...
+
+    async def deep(self) -> Health:
+        """Whether a token was produced lately; an idle engine is asked for one, once for all callers."""
+        ...
+
+    def status(self) -> Status:
+        """Everything `exl3ctl status` shows."""
+        ...

@@ -1,0 +1,151 @@
+"""The configuration schema: type, bounds, default and one line of documentation per field, each written once.
+
+`config.yaml` is generated from this file (`exl3ctl config example`) and compared in the tests. Reading files and the
+environment is `host/settings_file.py`'s work; everything here is plain values. Unknown keys are refused.
+"""
+
+from enum import Enum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of every section."""
+
+
+class Overflow(Enum):
+    """What happens to a `max_tokens` larger than the room left in the context."""
+
+    CLAMP = "clamp"
+    REFUSE = "refuse"
+
+
+class BackendKind(Enum):
+    """What computes."""
+
+    AUTO = "auto"
+    """exllamav3 on the GPU where there is one, else exllamav3's operations on the CPU."""
+    CUDA = "cuda"
+    CPU = "cpu"
+    NULL = "null"
+    """The real scheduler over a model that returns scripted logits at no cost: for benches and fault tests."""
+
+
+class LogFormat(Enum):
+    """How log lines look."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class EngineSettings(_Section, frozen=True):
+    """The engine process: memory and pace."""
+
+    backend: Annotated[BackendKind, Meta(description="auto, cuda, cpu or null (benches and fault tests)")] = BackendKind.AUTO
+    cache_tokens: Annotated[
+        Annotated[int, Meta(ge=512)] | None,
+        Meta(
+            description="Tokens of KV cache shared by everybody, a multiple of 256; null: one full context (CPU: at most 32768)"
+        ),
+    ] = None
+    k_bits: Annotated[int, Meta(description="Bits of a cached key: 2 to 8, or 16 for fp16", ge=2, le=16)] = 16
+    v_bits: Annotated[int, Meta(description="Bits of a cached value: 2 to 8, or 16 for fp16", ge=2, le=16)] = 16
+    max_batch: Annotated[int, Meta(description="Streams generated together; recurrent slots on hybrid models", ge=1, le=1024)] = (
+        16
+    )
+    chunk_tokens: Annotated[int, Meta(description="Prompt tokens prefilled in one step, a multiple of 256", ge=256, le=65536)] = (
+        2048
+    )
+    reserve_tokens: Annotated[
+        int, Meta(description="Answer tokens for which pages are reserved at a time, a multiple of 256", ge=256)
+    ] = 2048
+    checkpoint_tokens: Annotated[
+        int, Meta(description="On hybrid models: prompt tokens between two recurrent checkpoints while prefilling", ge=256)
+    ] = 4096
+    checkpoint_memory_mib: Annotated[int, Meta(description="On hybrid models: host memory for recurrent checkpoints", ge=0)] = (
+        4096
+    )
+    gpu_split: Annotated[
+        list[float] | None, Meta(description="GiB of each GPU to use, as [11.0, 11.0]; null: filled in order as needed")
+    ] = None
+    reserve_gpu_mib: Annotated[int, Meta(description="Memory left free on each GPU", ge=0)] = 256
+    threads: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Threads of a CPU engine; null: half the cores, at least 1")
+    ] = None
+    null_profile: Annotated[str | None, Meta(description="Null backend: a JSON file of scripted tokens and step times")] = None
+
+
+class ServerSettings(_Section, frozen=True):
+    """The HTTP side."""
+
+    max_body_mib: Annotated[int, Meta(description="Largest request body", ge=1, le=1024)] = 64
+    max_queued: Annotated[int, Meta(description="Requests that may wait for their turn; the next one gets 503", ge=1)] = 256
+    max_tokens_overflow: Annotated[
+        Overflow, Meta(description="A max_tokens beyond the room left is lowered to it (clamp) or answered with 400 (refuse)")
+    ] = Overflow.CLAMP
+    drain_seconds: Annotated[float, Meta(description="How long running streams may finish after SIGTERM", ge=0)] = 30.0
+    keepalive_seconds: Annotated[float, Meta(description="Silence in a stream after which an SSE comment is sent", gt=0)] = 10.0
+    resume_timeout: Annotated[
+        float, Meta(description="Seconds an interrupted request waits for a new engine before it ends with an error", gt=0)
+    ] = 600.0
+    stall_buffer: Annotated[
+        int, Meta(description="Events kept for a client that does not read before its request is ended", ge=16)
+    ] = 8192
+    cors_origins: Annotated[list[str], Meta(description="Web origins allowed to call the API from a browser; empty: none")] = []
+
+
+class SupervisorSettings(_Section, frozen=True):
+    """What happens when an engine dies or hangs."""
+
+    load_stall_seconds: Annotated[float, Meta(description="A load without progress for this long is a hang", gt=0)] = 180.0
+    step_stall_seconds: Annotated[float, Meta(description="Work outstanding and no progress for this long is a hang", gt=0)] = (
+        60.0
+    )
+    term_seconds: Annotated[float, Meta(description="How long an engine may take to end after SIGTERM before SIGKILL", gt=0)] = (
+        5.0
+    )
+    restarts: Annotated[int, Meta(description="Engine restarts allowed within restart_window_minutes", ge=0)] = 5
+    restart_window_minutes: Annotated[float, Meta(description="Window of the restart budget", gt=0)] = 30.0
+    backoff_seconds: Annotated[float, Meta(description="Wait before the second restart in a row; doubles each time", gt=0)] = 1.0
+    backoff_limit_seconds: Annotated[float, Meta(description="Longest wait before a restart", gt=0)] = 60.0
+
+
+class KeySettings(_Section, frozen=True):
+    """One API key. `exl3ctl key new NAME` prints a fresh key and the line to put here."""
+
+    name: Annotated[str, Meta(description="Who the key belongs to; appears in logs and metrics", min_length=1, max_length=64)]
+    hash: Annotated[str, Meta(description="Salted hash of the key: scrypt$SALT$HASH", min_length=1)]
+
+
+class LogSettings(_Section, frozen=True):
+    """What is written to stderr (the journal, under systemd). Prompts are never logged."""
+
+    level: Annotated[str, Meta(description="debug, info, warning or error", pattern="^(debug|info|warning|error)$")] = "info"
+    format: Annotated[LogFormat, Meta(description="text for people, json for machines")] = LogFormat.TEXT
+
+
+class Settings(_Section, frozen=True):
+    """The whole of config.yaml. Three lines are enough: model, host, port."""
+
+    model: Annotated[
+        str | None,
+        Meta(description="Model directory (EXL3 or fp16 safetensors); null: the small demo model, where there is no GPU"),
+    ] = None
+    host: Annotated[str, Meta(description="Address to listen on; any but a loopback address needs keys")] = "127.0.0.1"
+    port: Annotated[int, Meta(description="TCP port; 0 lets the system choose and the log say which", ge=0, le=65535)] = 8321
+    model_name: Annotated[str | None, Meta(description="Name clients see; null: the directory's name")] = None
+    aliases: Annotated[list[str], Meta(description="Other names that mean the same model")] = []
+    context: Annotated[
+        Annotated[int, Meta(ge=256)] | None,
+        Meta(description="Longest context of one request in tokens; null: what model and cache allow"),
+    ] = None
+    state_dir: Annotated[
+        str | None, Meta(description="Where exl3d keeps what it makes; null: $STATE_DIRECTORY, else ~/.local/state/exl3d")
+    ] = None
+    keys: Annotated[list[KeySettings], Meta(description="API keys; with none, anybody on this machine may ask")] = []
+    engine: EngineSettings = EngineSettings()
+    server: ServerSettings = ServerSettings()
+    supervisor: SupervisorSettings = SupervisorSettings()
+    log: LogSettings = LogSettings()
