@@ -3,7 +3,7 @@
 Exl3dError
 ├── RequestError                 the request is at fault or cannot be served; its text is shown to the person
 │   ├── InvalidRequest           a field is wrong (names it)
-│   │   ├── UnsupportedParameter a known parameter that exl3d does not honour
+│   │   ├── UnsupportedParameter  a known parameter that exl3d does not honour
 │   │   ├── ContextTooLong       prompt and answer do not fit the model's context
 │   │   ├── BadConstraint        a schema or grammar that does not compile
 │   │   └── TemplateFailed       the chat template rejected these messages

@@ -63,7 +63,7 @@ class ProgressWriter:
         _SEQUENCE.pack_into(self._page, 0, self._sequence, zlib.crc32(body))
 
 
-def read_progress(page: bytes | memoryview) -> Progress | None:
+def read_progress(page: bytes | bytearray | memoryview) -> Progress | None:
     """The page's content, or None if nothing was written yet or the copy is torn (read again)."""
     copy = bytes(page)
     before, crc = _SEQUENCE.unpack_from(copy, 0)
