@@ -1,0 +1,42 @@
+"""`exl3ctl`: operate exl3d. Puts the commands together; each stands in its own file under `commands/`."""
+
+import sys
+
+import typer
+
+from ops.commands.config_check import config_check
+from ops.commands.config_example import config_example
+from ops.commands.model_demo import model_demo
+from ops.errors import OpsError
+
+
+def application() -> typer.Typer:
+    """The command tree, noun first."""
+    root = typer.Typer(
+        name="exl3ctl",
+        help="Operate exl3d, the daemon that serves one EXL3 model to several people.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    config = typer.Typer(help="The configuration file.", no_args_is_help=True)
+    config.command("check")(config_check)
+    config.command("example")(config_example)
+    root.add_typer(config, name="config")
+    model = typer.Typer(help="Models.", no_args_is_help=True)
+    model.command("demo")(model_demo)
+    root.add_typer(model, name="model")
+    return root
+
+
+def main() -> None:
+    """Entry point of the console script. Errors are one line on stderr and an exit code of `ops.exit_codes`."""
+    try:
+        application()()
+    except OpsError as problem:
+        print(f"exl3ctl: {problem}", file=sys.stderr)
+        sys.exit(problem.code)
+
+
+if __name__ == "__main__":
+    main()
