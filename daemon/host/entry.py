@@ -1,0 +1,76 @@
+"""One accepted request and everything the registry knows about it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from daemon.core.events import StreamEvent, Usage
+from daemon.core.requests import ValidRequest
+from daemon.host.outbox import Outbox
+from daemon.host.transcript import Transcript
+
+
+class Canceller(Protocol):
+    """Whoever ends an entry whose client is gone."""
+
+    def cancel(self, entry: "Entry") -> None:
+        """Drop it; it may have ended already."""
+        ...
+
+
+class Entry:
+    """One accepted request and everything known about it. Implements `ports.Stream`."""
+
+    __slots__ = (
+        "_registry",
+        "accepted",
+        "attempt",
+        "cached",
+        "deadline",
+        "ended",
+        "first",
+        "given",
+        "last",
+        "link_id",
+        "opened",
+        "outbox",
+        "paused",
+        "request",
+        "start",
+        "transcript",
+    )
+
+    def __init__(
+        self, registry: Canceller, link_id: int, request: ValidRequest, transcript: Transcript, outbox: Outbox, now: float
+    ) -> None:
+        self._registry = registry
+        self.link_id = link_id
+        self.request = request
+        self.transcript = transcript
+        self.outbox = outbox
+        self.accepted = now
+        self.attempt = 0
+        self.given = False
+        self.ended = False
+        self.cached = 0
+        self.start: int | None = None
+        """Position of the first generated token; known at once for text, from the first report where there are images."""
+        self.opened: float | None = None
+        self.first: float | None = None
+        self.last: float | None = None
+        self.paused: float | None = None
+        """Since when it waits for another engine."""
+        self.deadline: asyncio.TimerHandle | None = None
+
+    def events(self) -> AsyncIterator[StreamEvent]:
+        """The events in order; see ports.Stream."""
+        return self.outbox
+
+    def cancel(self) -> None:
+        """The client is gone; see ports.Stream."""
+        self._registry.cancel(self)
+
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        transcript = self.transcript
+        return Usage(self.request.prompt_tokens, self.cached, len(transcript.delivered), transcript.reasoning_tokens)
