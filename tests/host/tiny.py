@@ -15,7 +15,7 @@ def tiny_document() -> str:
     """Its tokenizer.json."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    document = {
+    document: dict[str, object] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
