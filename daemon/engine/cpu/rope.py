@@ -1,0 +1,102 @@
+"""Rotary position embedding, fused with the per-head q and k norms as exllamav3 fuses them."""
+
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from daemon.engine.cpu.norms import unit_rms
+
+
+class _Style(IntEnum):
+    """exllamav3's RopeStyle: which two components of a head form a pair."""
+
+    NONE = 0
+    GPTJ = 1
+    """Neighbours."""
+    NEOX = 2
+    """Component i of the first half with component i of the second."""
+
+
+def _positions(q: Tensor, position: int, positions: Tensor | None, position_ids: Tensor | None) -> Tensor:
+    """Positions as int64 (1 or batch, length)."""
+    length = q.shape[1]
+    if position_ids is not None:
+        if position_ids.dim() != 2:  # noqa: PLR2004 - (batch, length); a third dimension would be rotate_dims
+            raise NotImplementedError("rope: position ids of more than one dimension have no CPU version")
+        return position_ids.long()
+    steps = torch.arange(length)
+    return positions.long().view(-1, 1) + steps if positions is not None else (steps + position).view(1, -1)
+
+
+def _angles(positions: Tensor, inv_freq: Tensor, batch: int) -> Tensor:
+    """Angles fp32 (1 or batch, length, rotated/2). A table of 2 or 3 dimensions already holds angles by position."""
+    if inv_freq.dim() == 1:
+        return positions.unsqueeze(-1).float() * inv_freq
+    table = inv_freq if inv_freq.dim() == 3 else inv_freq.unsqueeze(0)  # noqa: PLR2004 - (batch, position, rotated/2)
+    rows = torch.arange(batch).view(-1, 1)
+    return table.expand(batch, -1, -1)[rows, positions.expand(batch, -1)]
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, style: _Style) -> Tensor:
+    """Rotate the first 2·cos.shape[-1] components of every head of `x` fp32 (batch, length, heads, dim)."""
+    half = cos.shape[-1]
+    turned, kept = x[..., : 2 * half], x[..., 2 * half :]
+    match style:
+        case _Style.NEOX:
+            a, b = turned[..., :half], turned[..., half:]
+            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+        case _Style.GPTJ:
+            a, b = turned[..., 0::2], turned[..., 1::2]
+            turned = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+        case _Style.NONE:
+            pass
+    return torch.cat((turned, kept), -1) if kept.shape[-1] else turned
+
+
+def rope(  # noqa: PLR0917 - the operation's own signature
+    q: Tensor,
+    out_q: Tensor,
+    k: Tensor | None,
+    out_k: Tensor | None,
+    inv_freq: Tensor,
+    position: int,
+    positions: Tensor | None,
+    position_ids: Tensor | None,
+    rope_mode: int,
+    attn_factor: float,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    norm_eps: float,
+    norm_constant_bias: float,
+    llama_4_scaling_beta: float,
+    llama_4_scaling_original: int,
+    rotate_dims: int,
+    rotate_offset: int,
+) -> None:
+    """Norm (where weights are given) and rotate q and k, half (batch, length, heads, dim), into out_q and out_k."""
+    if rotate_dims != 1 or rotate_offset:
+        raise NotImplementedError("rope: rotating in more than one dimension has no CPU version")
+    at = _positions(q, position, positions, position_ids)
+    angles = _angles(at, inv_freq, q.shape[0]).unsqueeze(2)
+    cos, sin = angles.cos(), angles.sin()
+    if attn_factor != 1.0:
+        cos, sin = cos * attn_factor, sin * attn_factor
+    style = _Style(rope_mode)
+
+    def turned(x: Tensor, norm: Tensor | None) -> Tensor:
+        values = x.float()
+        if norm is not None:
+            # the GPU keeps a normed head in half before rotating it
+            values = (unit_rms(values, norm_eps) * (norm.float() + norm_constant_bias)).half().float()
+        return _rotate(values, cos, sin, style)
+
+    queries = turned(q, q_norm)
+    if llama_4_scaling_beta > 0.0:
+        # queries only; keys enter the cache unscaled
+        queries = queries * (1.0 + llama_4_scaling_beta * torch.log1p((at // llama_4_scaling_original).float())).unsqueeze(
+            -1
+        ).unsqueeze(-1)
+    out_q.copy_(queries)
+    if k is not None and out_k is not None:
+        out_k.copy_(turned(k, k_norm))

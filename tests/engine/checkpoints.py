@@ -1,0 +1,187 @@
+"""Tiny random checkpoints, complete enough to be served: config, weights, tokenizer, chat template, generation defaults.
+
+`write_checkpoint(Architecture.QWEN3_5, directory)` takes well under two seconds and writes the same files for the same seed. Both
+transformers and exllamav3 load them. Sizes are multiples of 128, as exllamav3 1.6.5 needs.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import Path
+
+import torch
+from safetensors.torch import (
+    load_file,  # pyright: ignore[reportUnknownVariableType] - its PathLike has no parameter
+    save_file,  # pyright: ignore[reportUnknownVariableType] - its PathLike has no parameter
+)
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+VOCABULARY = 512
+"""Tokens, control tokens included; every id decodes to something."""
+CONTEXT = 8192
+CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+"""Ids 0, 1, 2: padding and end of text, start of a message, end of a message."""
+TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+"""Ids 3 to 6: found in text as one token each, but not special."""
+END_OF_TEXT, MESSAGE_START, MESSAGE_END = 0, 1, 2
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+_CORPUS = (
+    "The daemon keeps serving when the graphics stack under it does not, and several people share one model.",
+    "Every request ends in exactly one explained event, and a stream survives the death of the engine that made it.",
+    "What is the capital of France? The capital of France is Paris, a city on the river Seine in the north of the country.",
+    "Write a short story about a lighthouse keeper who finds a letter in a bottle, and explain how the tides work.",
+    "def add(first, second): return first + second  # numbers 0 1 2 3 4 5 6 7 8 9 10 100 1000 2026",
+    '{"name": "get_weather", "arguments": {"city": "Berlin", "unit": "celsius"}}',
+    "How many people fit on one card at eighty thousand tokens of context? That depends on the cache and the weights.",
+    "Thinking about the question first, then answering it, and stopping when the answer is complete.",
+)
+
+
+class Architecture(Enum):
+    """The models exl3d is made for, by the name of their class in config.json."""
+
+    LLAMA = "LlamaForCausalLM"
+    QWEN2 = "Qwen2ForCausalLM"
+    QWEN3 = "Qwen3ForCausalLM"
+    QWEN3_MOE = "Qwen3MoeForCausalLM"
+    QWEN3_5 = "Qwen3_5ForCausalLM"
+    QWEN3_5_MOE = "Qwen3_5MoeForCausalLM"
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether some layers keep a recurrent state instead of keys and values."""
+        return self in {Architecture.QWEN3_5, Architecture.QWEN3_5_MOE}
+
+    @property
+    def experts(self) -> bool:
+        """Whether the feed-forward layers are mixtures of experts."""
+        return self in {Architecture.QWEN3_MOE, Architecture.QWEN3_5_MOE}
+
+
+_MODEL_TYPES: Mapping[Architecture, str] = {
+    Architecture.LLAMA: "llama",
+    Architecture.QWEN2: "qwen2",
+    Architecture.QWEN3: "qwen3",
+    Architecture.QWEN3_MOE: "qwen3_moe",
+    Architecture.QWEN3_5: "qwen3_5_text",
+    Architecture.QWEN3_5_MOE: "qwen3_5_moe_text",
+}
+
+
+def tiny_tokenizer() -> Tokenizer:
+    """A byte-level BPE tokenizer of `VOCABULARY` tokens, trained on a page of text: the same each time."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[*CONTROL_TOKENS, *TAGS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_CORPUS * 2, trainer)
+    if tokenizer.get_vocab_size() != VOCABULARY:
+        raise ValueError(f"the corpus yields {tokenizer.get_vocab_size()} tokens, not {VOCABULARY}")
+    return tokenizer
+
+
+def _sizes(architecture: Architecture) -> dict[str, object]:
+    """config.json's model part."""
+    sizes: dict[str, object] = {
+        "model_type": _MODEL_TYPES[architecture],
+        "vocab_size": VOCABULARY,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 4 if architecture.recurrent else 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": CONTEXT,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.08,
+        "rms_norm_eps": 1e-6,
+        "bos_token_id": None,
+        "eos_token_id": MESSAGE_END,
+        "pad_token_id": END_OF_TEXT,
+    }
+    if architecture is not Architecture.QWEN2:
+        sizes["head_dim"] = 64
+    if architecture.recurrent:
+        sizes |= {
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 64,
+            "linear_value_head_dim": 64,
+            "linear_conv_kernel_dim": 4,
+        }
+    if architecture.experts:
+        sizes |= {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
+        sizes |= {"shared_expert_intermediate_size": 128} if architecture.recurrent else {"norm_topk_prob": True}
+    return sizes
+
+
+def _write_weights(architecture: Architecture, directory: Path, seed: int, dtype: torch.dtype) -> None:
+    """Random weights through transformers, under the names both libraries look for."""
+    import transformers  # noqa: PLC0415 - takes seconds; tests that only need a tokenizer go without
+
+    build: Callable[..., object] = transformers.AutoConfig.for_model  # pyright: ignore[reportUnknownMemberType] - takes any setting
+    config = build(**_sizes(architecture))
+    with torch.random.fork_rng():  # pyright: ignore[reportUnknownMemberType] - untyped in torch
+        torch.default_generator.manual_seed(seed)
+        model = getattr(transformers, architecture.value)(config).eval()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith(("norm.weight", "bias", "dt_bias")):
+                    # transformers starts these at 0 or 1, which would hide a mistake in how they are used
+                    parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.to(dtype).save_pretrained(directory)
+    if architecture.recurrent:
+        # exllamav3 knows these models with their weights where the multimodal ones have them, and transformers accepts that
+        path = directory / "model.safetensors"
+        weights = load_file(path)
+        renamed = {
+            name.replace("model.", "model.language_model.", 1) if name.startswith("model.") else name: w
+            for name, w in weights.items()
+        }
+        save_file(renamed, path, metadata={"format": "pt"})
+
+
+def write_checkpoint(architecture: Architecture, directory: Path, *, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Path:
+    """Write a checkpoint of `architecture` into `directory` (made, or replaced) and return it."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    _write_weights(architecture, directory, seed, dtype)
+    write_tokenizer(directory)
+    generation = {
+        "eos_token_id": [MESSAGE_END, END_OF_TEXT],
+        "pad_token_id": END_OF_TEXT,
+        "do_sample": True,
+        "temperature": 0.8,
+        "top_p": 0.95,
+        "top_k": 20,
+    }
+    (directory / "generation_config.json").write_text(json.dumps(generation, indent=1), encoding="utf-8")
+    return directory
+
+
+def write_tokenizer(directory: Path) -> None:
+    """tokenizer.json, tokenizer_config.json and the chat template."""
+    data = json.loads(tiny_tokenizer().to_str())
+    for token in data["added_tokens"]:
+        token["special"] = token["content"] in CONTROL_TOKENS
+    (directory / "tokenizer.json").write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": None,
+        "eos_token": CONTROL_TOKENS[MESSAGE_END],
+        "pad_token": CONTROL_TOKENS[END_OF_TEXT],
+        "add_bos_token": False,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
