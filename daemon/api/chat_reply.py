@@ -1,0 +1,216 @@
+"""`chat.completion` and `chat.completion.chunk`: what a chat answers, in one body or in pieces.
+
+`ChatVoice` writes chunks from bytes prepared once a stream: per piece only the new text is encoded. `ChatDraft` folds the same
+deltas into one message, so that both ways say the same.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from daemon.api.logprobs import ChatLogprob, ChatLogprobs, chat_logprobs
+from daemon.api.reply_facts import ReplyFacts, StreamStyle, stop_reason
+from daemon.api.speech import CallArguments, CallStart, ContentDelta, Delta, Parser, ReasoningDelta
+from daemon.api.sse import comment
+from daemon.api.usage import Timings, UsageBody, usage_body
+from daemon.api.watch import Watch
+from daemon.core.events import Broken, Ended, Opened, Paused, Piece, StreamEvent
+
+CHUNK_OBJECT = "chat.completion.chunk"
+_encode = msgspec.json.encode
+
+
+class FunctionBody(msgspec.Struct, frozen=True):
+    """The function of a call."""
+
+    name: str
+    arguments: str
+
+
+class CallBody(msgspec.Struct, frozen=True):
+    """A tool call in a message."""
+
+    id: str
+    function: FunctionBody
+    type: str = "function"
+
+
+class MessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The assistant's message."""
+
+    role: str
+    content: str | None
+    reasoning_content: str | None = None
+    tool_calls: list[CallBody] | None = None
+
+
+class ChoiceBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One choice. `stop_reason` (vLLM's) is the stop string or id that ended it; `stop_detail` is exl3d's."""
+
+    index: int
+    message: MessageBody
+    logprobs: ChatLogprobs | None
+    finish_reason: str
+    stop_reason: str | int | None = None
+    stop_detail: str | None = None
+
+
+class ChatCompletion(msgspec.Struct, frozen=True):
+    """The whole body."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChoiceBody]
+    usage: UsageBody
+    timings: Timings
+
+
+class ChatDraft:
+    """Folds one choice's events into a message."""
+
+    def __init__(self, facts: ReplyFacts, index: int, watch: Watch, parser: Parser, *, logprobs: bool) -> None:
+        self.watch = watch
+        self.finish_reason = ""
+        self._facts = facts
+        self._index = index
+        self._parser = parser
+        self._logprobs: list[ChatLogprob] | None = [] if logprobs else None
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[tuple[CallStart, list[str]]] = []
+        self._ended: Ended | None = None
+
+    def take(self, event: StreamEvent) -> bytes:
+        """Keep what the event brings."""
+        match event:
+            case Piece():
+                if self._logprobs is not None and event.logprobs:
+                    self._logprobs += chat_logprobs(self._facts.tokens, event.ids, event.logprobs)
+                if event.text:
+                    self._fold(self._parser.feed(event.text), len(event.ids))
+            case Ended():
+                deltas, self.finish_reason = self._parser.finish(event.ending)
+                self._fold(deltas, 0)
+                self._ended = event
+            case Opened() | Paused() | Broken():
+                pass
+        return b""
+
+    def choice(self) -> ChoiceBody:
+        """The finished choice."""
+        ended = self._ended
+        content = "".join(self._content)
+        calls = [CallBody(start.id, FunctionBody(start.name, "".join(parts))) for start, parts in self._calls]
+        return ChoiceBody(
+            index=self._index,
+            message=MessageBody(
+                "assistant", content if content or not calls else None, "".join(self._reasoning) or None, calls or None
+            ),
+            logprobs=None if self._logprobs is None else ChatLogprobs(self._logprobs),
+            finish_reason=self.finish_reason,
+            stop_reason=None if ended is None else stop_reason(ended, self._facts.eos),
+            stop_detail=None if ended is None else ended.detail,
+        )
+
+    def _fold(self, deltas: Sequence[Delta], tokens: int) -> None:
+        for delta in deltas:
+            match delta:
+                case ContentDelta(text):
+                    self._content.append(text)
+                case ReasoningDelta(text):
+                    self._reasoning.append(text)
+                    self.watch.reasoning += tokens
+                    tokens = 0
+                case CallStart():
+                    self._calls.append((delta, []))
+                case CallArguments(index, text):
+                    self._calls[index][1].append(text)
+
+
+class ChatVoice:
+    """Writes one choice's chunks."""
+
+    def __init__(
+        self, facts: ReplyFacts, index: int, watch: Watch, parser: Parser, *, logprobs: bool, style: StreamStyle
+    ) -> None:
+        self.watch = watch
+        self.finish_reason = ""
+        self._facts = facts
+        self._parser = parser
+        self._style = style
+        self._waiting: list[ChatLogprob] | None = [] if logprobs else None
+        head = {"id": facts.id, "object": CHUNK_OBJECT, "created": facts.created, "model": facts.model}
+        self._head = b"data: " + _encode(head)[:-1] + b',"choices":[{"index":%d,"delta":' % index
+        self._plain_tail = b',"logprobs":null,"finish_reason":null}]'
+        self._close = b',"usage":null}\n\n' if style.include_usage else b"}\n\n"
+        self._opened = False
+
+    def take(self, event: StreamEvent) -> bytes:
+        """The chunks that an event makes."""
+        match event:
+            case Piece():
+                return self._piece(event)
+            case Ended():
+                return self._end(event)
+            case Paused():
+                return comment(event.why)
+            case Opened() | Broken():
+                return b""
+
+    def _piece(self, piece: Piece) -> bytes:
+        if self._waiting is not None and piece.logprobs:
+            self._waiting += chat_logprobs(self._facts.tokens, piece.ids, piece.logprobs)
+        if not piece.text:
+            return b""
+        return self._chunks(self._parser.feed(piece.text), len(piece.ids))
+
+    def _chunks(self, deltas: Sequence[Delta], tokens: int) -> bytes:
+        if not deltas:
+            return b""
+        parts: list[bytes] = []
+        if not self._opened:
+            self._opened = True
+            parts.append(self._chunk(b'{"role":"assistant","content":""}'))
+        for delta in deltas:
+            match delta:
+                case ContentDelta(text):
+                    parts.append(self._chunk(b'{"content":' + _encode(text) + b"}"))
+                case ReasoningDelta(text):
+                    self.watch.reasoning += tokens
+                    tokens = 0
+                    parts.append(self._chunk(b'{"reasoning_content":' + _encode(text) + b"}"))
+                case CallStart(index, call_id, name):
+                    call = {"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}
+                    parts.append(self._chunk(b'{"tool_calls":[' + _encode(call) + b"]}"))
+                case CallArguments(index, text):
+                    arguments = b'{"tool_calls":[{"index":%d,"function":{"arguments":' % index + _encode(text) + b"}}]}"
+                    parts.append(self._chunk(arguments))
+        return b"".join(parts)
+
+    def _chunk(self, delta: bytes) -> bytes:
+        tail = self._plain_tail if not self._waiting or delta.startswith(b'{"role"') else self._logprobs_tail(self._waiting, None)
+        return self._head + delta + tail + self._end_of_chunk()
+
+    def _logprobs_tail(self, waiting: list[ChatLogprob], finish_reason: str | None) -> bytes:
+        self._waiting = []
+        return b',"logprobs":' + _encode(ChatLogprobs(waiting)) + b',"finish_reason":' + _encode(finish_reason) + b"}]"
+
+    def _end_of_chunk(self) -> bytes:
+        if not self._style.continuous_usage:
+            return self._close
+        return b',"usage":' + _encode(usage_body(self.watch.so_far())) + b"}\n\n"
+
+    def _end(self, ended: Ended) -> bytes:
+        deltas, self.finish_reason = self._parser.finish(ended.ending)
+        rest = self._chunks(deltas, 0)
+        opening = b"" if self._opened else self._chunk(b'{"role":"assistant","content":""}')
+        logprobs = ChatLogprobs(self._waiting) if self._waiting else None
+        tail: dict[str, object] = {"logprobs": logprobs, "finish_reason": self.finish_reason}
+        stop = stop_reason(ended, self._facts.eos)
+        if stop is not None:
+            tail["stop_reason"] = stop
+        if ended.detail is not None:
+            tail["stop_detail"] = ended.detail
+        return rest + opening + self._head + b"{}," + _encode(tail)[1:] + b"]" + self._end_of_chunk()

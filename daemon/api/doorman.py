@@ -1,0 +1,115 @@
+"""What happens to every request before and after its handler: its id, who asks, CORS, and the shape of errors.
+
+1. A request id: the client's own where it is sane, else a new one; it is in every answer. 2. A preflight of an allowed web origin
+is answered. 3. The key. 4. The handler. 5. Whatever it raised becomes an answer in the caller's dialect. 6. The count.
+"""
+
+import asyncio
+import logging
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from daemon.api.auth import Authenticator
+from daemon.api.context import OUTCOME, OWNER, REQUEST_ID
+from daemon.api.errors import Answer, Dialect, answer_to, error_json, protocol_error, unknown_url, wrong_method
+from daemon.api.meters import Meters
+
+REQUEST_ID_HEADER = "x-request-id"
+_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+_CORS_METHODS = "GET, POST, OPTIONS"
+_EXPOSED = "x-request-id, x-exl3d-max-tokens-clamped, Retry-After"
+_UNCOUNTED = "-"
+
+_log = logging.getLogger(__name__)
+
+
+class Doorman:
+    """The middleware. `open_path` says which paths need no key."""
+
+    def __init__(
+        self, authenticator: Authenticator, meters: Meters, origins: Sequence[str], open_path: Callable[[str], bool]
+    ) -> None:
+        self._authenticator = authenticator
+        self._meters = meters
+        self._origins = frozenset(origins)
+        self._open_path = open_path
+
+    async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let a request through, and make an answer of whatever comes back."""
+        own = request.headers.get(REQUEST_ID_HEADER, "")
+        request[REQUEST_ID] = own if _SANE_ID.fullmatch(own) else f"req_{uuid.uuid4().hex}"
+        try:
+            if self._is_preflight(request):
+                return web.Response(status=HTTPStatus.NO_CONTENT)
+            request[OWNER] = "" if self._open_path(request.path) else await self._authenticator.owner(request)
+            response = await handler(request)
+        except asyncio.CancelledError:
+            self._count(request, "cancelled")
+            raise
+        except ConnectionResetError:
+            self._count(request, "cancelled")
+            raise
+        except Exception as error:  # noqa: BLE001  # the last line of defence: every error gets its shape and its log line here
+            return self._answer(request, error)
+        self._count(request, request.get(OUTCOME, _UNCOUNTED))
+        return response
+
+    async def prepare(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Headers of every answer, put on just before it goes out (a signal of aiohttp)."""
+        response.headers[REQUEST_ID_HEADER] = request.get(REQUEST_ID, "")
+        origin = request.headers.get("Origin")
+        if origin is not None and self._allows(origin):
+            response.headers["Access-Control-Allow-Origin"] = origin
+            response.headers["Vary"] = "Origin"
+            response.headers["Access-Control-Expose-Headers"] = _EXPOSED
+            if request.method == "OPTIONS":
+                response.headers["Access-Control-Allow-Methods"] = _CORS_METHODS
+                response.headers["Access-Control-Allow-Headers"] = request.headers.get("Access-Control-Request-Headers", "*")
+                response.headers["Access-Control-Max-Age"] = "600"
+
+    def _answer(self, request: web.Request, error: Exception) -> web.Response:
+        answer = _worded(request, error)
+        self._count(request, answer.code or answer.type)
+        if answer.code == "internal_error":
+            _log.error("request %s: %s %s failed", request[REQUEST_ID], request.method, request.path, exc_info=error)
+        return web.Response(
+            body=error_json(answer, dialect_of(request.path)),
+            status=answer.status,
+            content_type="application/json",
+            headers=answer.headers,
+        )
+
+    def _is_preflight(self, request: web.Request) -> bool:
+        asked = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
+        return asked and self._allows(request.headers.get("Origin", ""))
+
+    def _allows(self, origin: str) -> bool:
+        return origin in self._origins or "*" in self._origins
+
+    def _count(self, request: web.Request, outcome: str) -> None:
+        resource = request.match_info.route.resource
+        if outcome == _UNCOUNTED or resource is None or request.method != "POST":
+            return
+        self._meters.requests[resource.canonical, request.get(OWNER, ""), outcome] += 1
+
+
+def dialect_of(path: str) -> Dialect:
+    """Which shape of error the callers of a path expect."""
+    return Dialect.ANTHROPIC if path == "/v1/messages" or path.startswith("/v1/messages/") else Dialect.OPENAI
+
+
+def _worded(request: web.Request, error: Exception) -> Answer:
+    match error:
+        case web.HTTPNotFound():
+            return unknown_url(request.method, request.path)
+        case web.HTTPMethodNotAllowed():
+            return wrong_method(request.method, request.path, ", ".join(sorted(error.allowed_methods)))
+        case web.HTTPException():
+            return protocol_error(error.status, error.reason)
+        case _:
+            return answer_to(error, request[REQUEST_ID])

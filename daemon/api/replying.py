@@ -1,0 +1,53 @@
+"""Sending an answer, whatever the family: as a stream with errors inside it, or as one body."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from aiohttp import web
+
+from daemon.api.context import API, OUTCOME, REQUEST_ID
+from daemon.api.errors import Dialect, answer_to, error_json
+from daemon.api.limits import CLAMPED_HEADER
+from daemon.api.preparing import Prepared
+from daemon.api.running import Voice, discard, run
+from daemon.api.sse import DONE, EventStream, event
+
+_log = logging.getLogger(__name__)
+
+
+async def stream_reply(
+    request: web.Request, prepared: Prepared, voices: Sequence[Sequence[Voice]], dialect: Dialect, last: Callable[[], bytes]
+) -> web.StreamResponse:
+    """Stream the voices' bytes, then `last()`. An error before the first byte is raised, a later one becomes an event."""
+    api = request.app[API]
+    async with EventStream(request, headers_of(request, prepared), api.settings.server.keepalive_seconds) as out:
+        try:
+            await run(api.serving, prepared.groups, voices, out.send)
+            await out.send(last())
+        except ConnectionResetError:
+            raise
+        except Exception as error:  # every kind of error must reach the client, whose status line is already written
+            if not out.begun:
+                raise
+            answer = answer_to(error, request[REQUEST_ID])
+            request[OUTCOME] = answer.code or answer.type
+            if answer.code == "internal_error":
+                _log.exception("request %s failed inside its stream", request[REQUEST_ID])
+            await out.send(event(error_json(answer, dialect)) + DONE)
+    return out.response
+
+
+async def whole_reply(
+    request: web.Request, prepared: Prepared, voices: Sequence[Sequence[Voice]], body: Callable[[], bytes]
+) -> web.Response:
+    """Run the voices to their end, then send `body()`."""
+    await run(request.app[API].serving, prepared.groups, voices, discard)
+    return web.Response(body=body(), content_type="application/json", headers=headers_of(request, prepared))
+
+
+def headers_of(request: web.Request, prepared: Prepared) -> Mapping[str, str]:
+    """Headers that say what was done to the request."""
+    if prepared.clamped is None:
+        return {}
+    request.app[API].meters.clamped += 1
+    return {CLAMPED_HEADER: prepared.clamped}

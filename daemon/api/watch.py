@@ -1,0 +1,64 @@
+"""What one stream's events say about time and tokens: kept for its usage and timings, and added to the meters."""
+
+import time
+from dataclasses import dataclass, field
+
+from daemon.api.meters import Meters
+from daemon.core.events import Broken, Ended, Opened, Paused, Piece, StreamEvent, Usage
+
+
+@dataclass(slots=True)
+class Watch:
+    """One stream, watched. `prompt` is its prompt in tokens, `arrived` when its request came (CLOCK_MONOTONIC)."""
+
+    meters: Meters
+    prompt: int
+    arrived: float
+    cached: int = 0
+    received: int = 0
+    """Tokens so far."""
+    reasoning: int = 0
+    """Tokens of pieces that were thinking, counted by the voices: the parser alone knows."""
+    opened: float = 0.0
+    first: float = 0.0
+    last: float = 0.0
+    usage: Usage | None = field(default=None)
+
+    def see(self, event: StreamEvent) -> None:
+        """Take note of an event."""
+        match event:
+            case Piece():
+                if event.ids:
+                    self._tokens(len(event.ids))
+            case Opened():
+                self.opened = time.monotonic()
+                self.cached = event.cached
+                self.meters.queue.observe(event.queued)
+                self.meters.prompt_tokens += self.prompt
+                self.meters.cached_tokens += event.cached
+                self.meters.prompt_lengths.observe(self.prompt)
+            case Paused():
+                self.meters.paused += 1
+            case Ended() | Broken():
+                self.usage = event.usage
+                self.meters.answer_lengths.observe(event.usage.completion)
+                self.meters.whole.observe(time.monotonic() - self.arrived)
+
+    def so_far(self) -> Usage:
+        """Usage at this moment."""
+        told = self.usage
+        if told is None:
+            return Usage(self.prompt, self.cached, self.received, self.reasoning)
+        return Usage(told.prompt, told.cached, told.completion, max(told.reasoning, min(self.reasoning, told.completion)))
+
+    def _tokens(self, count: int) -> None:
+        now = time.monotonic()
+        meters = self.meters
+        if self.received:
+            meters.between.observe((now - self.last) / count, count)
+        else:
+            self.first = now
+            meters.first_token.observe(now - self.arrived)
+        self.last = now
+        self.received += count
+        meters.generated_tokens += count
