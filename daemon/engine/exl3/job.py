@@ -1,0 +1,329 @@
+"""A job of exllamav3's generator that serves one ticket: guarded, and lean where the library is general.
+
+Differences from the library's job, each needed by what the engine promises:
+1. Whatever fails for this job alone (activation, pages, prefill, filter, sampler, acceptance) ends this job alone. Memory and
+   device errors are not caught here: they concern everybody.
+2. `receive_sample` reports ids and decodes no text: nothing is held back for half characters or stop strings.
+3. `prefill` runs for all jobs in the order and amount the backend decides, once a step.
+4. Penalties see the sequence from `Submit.origin` on.
+5. A stop inside a thought, or its spent budget, makes the job go on with the ids that close the thought.
+
+The constructor is the library's: a requeued job is constructed again in place, by the library, as the same class. What is
+added here (`ticket`, `desk`, `crew`) is set once after construction and survives that.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from exllamav3 import Generator, Job
+from exllamav3.constants import PAGE_SIZE
+
+from daemon.core.wire import FailureClass, FinishReason
+from daemon.engine.exl3.constraint import GrammarBroken
+from daemon.engine.exl3.faults import FaultKind, classify, contained, describe
+from daemon.engine.exl3.sampler import DRAW_LIMIT, Probabilities
+from daemon.engine.exl3.ticket import Desk, Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a job must end."""
+
+    kind: FailureClass
+    detail: str
+
+
+class JobFault(Exception):
+    """Makes the library give a job up that cannot run."""
+
+
+class Crew(Protocol):
+    """What a job asks of the backend that runs it."""
+
+    def prefill_round(self, results: list[dict[str, object]]) -> None:
+        """Run this step's prefill for all jobs."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until queued work is done, so that times mean something."""
+        ...
+
+
+class ServedJob(Job):
+    """See the module."""
+
+    ticket: Ticket
+    desk: Desk
+    crew: Crew
+    vocabulary: int
+    fault: Fault | None = None
+    row: int = 0
+    probabilities: Probabilities | None = None
+    past: torch.Tensor | None = None
+
+    def serve(self, ticket: Ticket, desk: Desk, crew: Crew, vocabulary: int) -> None:
+        """Bind the job to what it works for."""
+        self.ticket = ticket
+        self.desk = desk
+        self.crew = crew
+        self.vocabulary = vocabulary
+
+    def force(self, ids: list[int]) -> None:
+        """Make the next tokens of this job be `ids`."""
+        if ids:
+            self.forced_ids = torch.tensor([ids], dtype=torch.long)
+            self.forced_index = 0
+            self.forced_ids_device = None
+
+    def forced_left(self) -> list[int]:
+        """Forced ids that have not come out yet."""
+        if self.forced_ids is None:
+            return []
+        ids: list[int] = self.forced_ids[0, self.forced_index :].tolist()
+        return ids
+
+    def prepare_for_queue(self, generator: Generator, serial_number: int, rq: bool = False) -> None:
+        if self.max_rq_tokens is not None and self.max_new_tokens <= self.max_rq_tokens:
+            # The rest of the answer is shorter than the reserve: claim no more pages than it can fill.
+            self.max_rq_tokens = None
+        super().prepare_for_queue(generator, serial_number, rq)
+
+    # --- starting ----------------------------------------------------------------------------------------------------
+
+    def activate(self) -> None:
+        self.logits_device = self.generator.model.output_device
+        if self.is_requeued:
+            return
+        try:
+            for grammar in self.filters:
+                grammar.attach(self)
+        except Exception as problem:
+            if not contained(problem):
+                raise
+            self.fault = Fault(FailureClass.ACTIVATION, describe(problem))
+
+    def allocate_pages(self) -> None:
+        if self.fault is not None:
+            self.desk.fail(self.ticket, self.fault.kind, self.fault.detail)
+            raise JobFault(self.fault.detail)
+        before = self.pagetable.metrics["alloc_kv_only_pages"]
+        try:
+            super().allocate_pages()
+        except Exception as problem:
+            self.give_up(problem, FailureClass.ACTIVATION)
+            raise
+        self.ticket.kv_only = self.pagetable.metrics["alloc_kv_only_pages"] - before
+        self.ticket.waiting = False
+        self.ticket.passed_over = False
+
+    def give_up(self, problem: Exception, kind: FailureClass) -> None:
+        """Write a fault down that the library is about to end this job for."""
+        match classify(problem):
+            case FaultKind.DEVICE:
+                self.desk.lost = problem
+            case FaultKind.MEMORY:
+                self.desk.starved.append(self.ticket)
+            case FaultKind.OTHER:
+                self.desk.fail(self.ticket, kind, describe(problem))
+
+    # --- prefill -----------------------------------------------------------------------------------------------------
+
+    def is_prefill_done(self) -> bool:
+        sequence = self.sequences[0]
+        return sequence.kv_position == sequence.sequence_ids.seq_len - 1
+
+    def get_max_seq_len(self) -> int:
+        sequence = self.sequences[0]
+        length = sequence.sequence_ids.seq_len
+        return length if sequence.kv_position == length - 1 else 0
+
+    def prefill(self, results: list[dict[str, object]], chunk_size: int | None = None) -> None:
+        if not self.desk.prefill_done:
+            self.desk.prefill_done = True
+            self.crew.prefill_round(results)
+
+    def run_prefill(self, results: list[dict[str, object]], limit: int) -> int:
+        """Prefill up to `limit` tokens, a multiple of a page. Gives the number computed; cached ones cost nothing."""
+        began = time.perf_counter()
+        computed = 0
+        try:
+            while (computed == 0 or computed + PAGE_SIZE <= limit) and not self.is_prefill_done():
+                computed += self._pass(results, limit - computed)
+        except Exception as problem:
+            self._distrust_pages()
+            self.give_up(problem, FailureClass.PREFILL)
+            raise
+        finally:
+            self.desk.prefill_seconds += time.perf_counter() - began
+            self.desk.prefilled += computed
+        self._report_prefill()
+        return computed
+
+    def _pass(self, results: list[dict[str, object]], limit: int) -> int:
+        sequence = self.sequences[0]
+        position, cached = sequence.kv_position, self._cached()
+        size = max(PAGE_SIZE, limit // PAGE_SIZE * PAGE_SIZE)
+        super().prefill(results, None if size >= self.generator.max_chunk_size else size)
+        self.crew.settle()
+        advanced = sequence.kv_position - position
+        if advanced <= 0:
+            raise JobFault(f"prefill stands still at token {position}")
+        return advanced - (self._cached() - cached)
+
+    def _cached(self) -> int:
+        return self.cached_pages * PAGE_SIZE + self.cached_tokens
+
+    def report_started(self) -> None:
+        """Say that the request holds its pages, with what the prefix cache saved. Once an attempt."""
+        if not self.ticket.started:
+            self.desk.start(self.ticket, self._cached(), self.total_pages - self.cached_pages, PAGE_SIZE)
+
+    def _report_prefill(self) -> None:
+        self.report_started()
+        if not self.is_requeued:
+            self.desk.prefilling(self.ticket, self.sequences[0].kv_position, len(self.ticket.ids) - 1)
+
+    def _distrust_pages(self) -> None:
+        """After a failed pass, pages from here on hold neither what they held before nor what they should.
+
+        The library would give such a page its old name back, and with it a prefix that others may find.
+        """
+        sequence = self.sequences[0]
+        for page in (sequence.allocated_pages or [])[sequence.kv_position // PAGE_SIZE :]:
+            if page.ref_count == 1:
+                page.can_revert = False
+
+    # --- one token ---------------------------------------------------------------------------------------------------
+
+    def prepare_logit_mask(self) -> None:
+        if not self.filters and self.new_tokens >= self.min_new_tokens:
+            self.device_logit_mask = None
+            return
+        try:
+            super().prepare_logit_mask()
+        except Exception as problem:
+            if not contained(problem):
+                raise
+            self.fault = Fault(FailureClass.CONSTRAINT, describe(problem))
+            self.filter_futures.clear()
+            self.logit_masks.clear()
+            self.device_logit_mask = None
+
+    def prepare_sampling_past_ids(self) -> None:
+        if not self.sampler.reqs_past_ids:
+            return
+        generated = self.sequences[0].sequence_ids.torch()[:, self.ticket.request.origin :]
+        device = self.logits_device
+        if device is None or device.type == "cpu":
+            self.current_device_ids = generated
+            return
+        length = generated.shape[-1]
+        if self.past is None or self.past.shape[-1] < length:
+            self.past = torch.empty((1, length + self.max_new_tokens + PAGE_SIZE), dtype=torch.long, pin_memory=True)
+        self.past[:, :length].copy_(generated)
+        self.current_device_ids = self.past[:, :length].to(device, non_blocking=True)
+
+    def receive_logits(
+        self, logits: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+        desk = self.desk
+        self.row = desk.row
+        desk.row += 1
+        if self.fault is None:
+            try:
+                return self._choose(logits), None, None, None
+            except Exception as problem:
+                if not contained(problem):
+                    raise
+                self.fault = Fault(FailureClass.SAMPLING, describe(problem))
+        return torch.zeros((1, 1), dtype=torch.long), None, None, None
+
+    def _choose(self, logits: torch.Tensor) -> torch.Tensor:
+        wanted = self.ticket.request.logprobs
+        if wanted is not None:
+            self.probabilities = Probabilities(logits, self.vocabulary, wanted)
+        draw = self.rng.randint(0, DRAW_LIMIT)
+        if self.forced_ids is not None:
+            # A draw is spent on it all the same: a token delivered is a draw made, which a resume relies on.
+            return self._pop_forced_token(logits.device)
+        return self.sampler.forward(
+            logits, self.current_device_ids, draw, self.generator.tokenizer, logit_mask=self.device_logit_mask
+        )
+
+    def receive_sample(
+        self,
+        logits: torch.Tensor | None,
+        next_token: torch.Tensor,
+        next_k_tokens: torch.Tensor | None,
+        next_k_probs: torch.Tensor | None,
+        next_prob: torch.Tensor | None,
+        results: list[dict[str, object]],
+        first_sample_in_sd_batch: bool = True,
+    ) -> tuple[bool, torch.Tensor, bool]:
+        try:
+            return self._accept(next_token)
+        except GrammarBroken as problem:
+            self.desk.fail(self.ticket, FailureClass.CONSTRAINT, str(problem))
+        except Exception as problem:
+            if not contained(problem):
+                raise
+            self.desk.fail(self.ticket, FailureClass.INTERNAL, describe(problem))
+        return True, next_token, False
+
+    def _accept(self, chosen: torch.Tensor) -> tuple[bool, torch.Tensor, bool]:
+        ticket, desk = self.ticket, self.desk
+        if self.fault is None and not desk.is_finite(self.row):
+            self.fault = Fault(FailureClass.NOT_FINITE, "the model gave logits that are not numbers")
+            desk.spoilt.extend(page for page in self.sequences[0].allocated_pages or [] if page.ref_count == 1)
+        if self.fault is not None:
+            desk.fail(ticket, self.fault.kind, self.fault.detail)
+            return True, chosen, False
+        forced, self.forced_sample = self.forced_sample, False
+        if ticket.thought is not None and not forced:
+            chosen, forced = self._think(ticket, chosen)
+        chosen = chosen.cpu()
+        token = int(chosen.item())
+        self._append(chosen)
+        desk.token(ticket, token, None if self.probabilities is None else self.probabilities.of(token))
+        complete = ticket.grammar is not None and ticket.grammar.advance(token, forced=forced)
+        reason = self._ending(token, forced=forced, complete=complete)
+        if reason is not None:
+            desk.finish(ticket, reason)
+            return True, chosen, False
+        if ticket.suspending and self.sequences[0].kv_position % PAGE_SIZE == 0:
+            desk.parked.append(ticket)
+        return False, chosen, self.new_tokens > self.max_rq_tokens - self.rq_margin
+
+    def _think(self, ticket: Ticket, chosen: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        """Follow the thought. A stop inside it is replaced by the first of the ids that close it; says whether it was."""
+        thought = ticket.thought
+        if thought is None or not thought.inside:
+            return chosen, False
+        token = int(chosen.item())
+        if token in ticket.stops and thought.closes_on_stop():
+            first, *rest = thought.close()
+            self.force(rest)
+            return torch.tensor([[first]], dtype=torch.long), True
+        thought.feed(token)
+        if thought.spent:
+            self.force(thought.close())
+        return chosen, False
+
+    def _append(self, chosen: torch.Tensor) -> None:
+        self.new_tokens += 1
+        sequence = self.sequences[0]
+        sequence.sequence_ids.append(chosen)
+        sequence.kv_position += 1
+        if sequence.kv_position % PAGE_SIZE == 0:
+            self.hash_completed_page(sequence, sequence.kv_position // PAGE_SIZE - 1)
+
+    def _ending(self, token: int, *, forced: bool, complete: bool) -> FinishReason | None:
+        if token in self.ticket.stops and not forced:
+            return FinishReason.STOP
+        if complete:
+            return FinishReason.CONSTRAINT
+        if self.new_tokens >= self.max_new_tokens:
+            return FinishReason.LENGTH
+        return None

@@ -1,0 +1,242 @@
+"""From a model directory to a backend that can generate: configuration, cache, weights, warm-up, generator.
+
+The order is the library's: cache before weights, because loading allocates the cache's tensors beside the layers. Every
+failure leaves as EngineFailed with words that say what to change; the process ends after it, so nothing is cleaned up here.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from exllamav3 import Cache, CacheLayer_fp16, CacheLayer_quant, Config, Generator, Model, Tokenizer
+from exllamav3.architecture.architectures import get_architectures
+from exllamav3.constants import PAGE_SIZE
+
+from daemon.core.settings import EngineSettings
+from daemon.core.wire import Configure, FatalClass
+from daemon.engine.backend import EngineFailed, LoadProgress, PrefillWatch
+from daemon.engine.exl3.backend import Exl3Backend, Loaded
+from daemon.engine.exl3.constraint import GrammarCompiler
+from daemon.engine.exl3.faults import FaultKind, classify, describe
+from daemon.engine.exl3.pace import Pace
+from daemon.engine.exl3.runtime import Device, DeviceKind
+from daemon.engine.exl3.ticket import Desk
+from daemon.engine.exl3.watched import ForwardModel, WatchedModel
+from daemon.engine.exl3.null_parts import NullParts, load_null
+
+CPU_CACHE_LIMIT = 32768
+"""Tokens of cache a CPU engine takes where the configuration names none."""
+FULL_PRECISION = 16
+GRACE_TOKENS = 1
+"""The library keeps one token of the cache free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the generator is made of."""
+
+    model: ForwardModel
+    cache: Cache
+    tokenizer: Tokenizer
+    architecture: str
+    backend: str
+    vocabulary: int
+    eos: list[int]
+
+
+def load(
+    configure: Configure, device: Device, watch: PrefillWatch, progress: LoadProgress, wake: Callable[[], None]
+) -> Exl3Backend:
+    """Load a model and everything around it. Raises EngineFailed."""
+    settings = configure.engine
+    tokens = cache_tokens(configure, device)
+    desk = Desk()
+    try:
+        if device.kind is DeviceKind.NULL:
+            null = load_null(configure, tokens)
+            parts = _null_parts(null)
+        else:
+            null = None
+            parts = _load_parts(configure, device, tokens, progress)
+        progress("building", 0, 1)
+        generator = _build_generator(parts, desk, settings)
+        grammars = GrammarCompiler(parts.tokenizer, wake)
+    except EngineFailed:
+        raise
+    except Exception as problem:
+        raise _translated(problem, configure) from problem
+    loaded = Loaded(
+        generator=generator,
+        tokenizer=parts.tokenizer,
+        architecture=parts.architecture,
+        backend=parts.backend,
+        vocabulary=parts.vocabulary,
+        eos=parts.eos,
+        on_gpu=device.kind is DeviceKind.CUDA,
+    )
+    backend = Exl3Backend(loaded, desk, Pace(generator.max_chunk_size), grammars, settings.reserve_tokens, watch)
+    if null is not None:
+        null.model.bind(backend.rows)
+    return backend
+
+
+def cache_tokens(configure: Configure, device: Device) -> int:
+    """Tokens of KV cache: as configured, else one full context; a multiple of the page size."""
+    wanted = configure.engine.cache_tokens
+    if wanted is not None:
+        if wanted % PAGE_SIZE:
+            raise EngineFailed(FatalClass.CONFIG, f"engine.cache_tokens is {wanted}; it must be a multiple of {PAGE_SIZE}")
+        return wanted
+    whole = -(-(configure.context + GRACE_TOKENS) // PAGE_SIZE) * PAGE_SIZE
+    return whole if device.kind is DeviceKind.CUDA else min(whole, CPU_CACHE_LIMIT)
+
+
+def _null_parts(null: NullParts) -> Parts:
+    return Parts(
+        model=null.model,
+        cache=null.cache,
+        tokenizer=null.tokenizer,
+        architecture=null.architecture,
+        backend="null-arithmetic",
+        vocabulary=null.vocabulary,
+        eos=null.eos,
+    )
+
+
+def _load_parts(configure: Configure, device: Device, tokens: int, progress: LoadProgress) -> Parts:
+    config = _read_config(configure.model)
+    model = Model.from_config(config)
+    tokenizer = Tokenizer.from_config(config)
+    cache = _build_cache(model, configure.engine, tokens)
+    settings = configure.engine
+
+    def loading(done: int, total: int) -> None:
+        progress("loading", done, total)
+
+    def warming(done: int, total: int) -> None:
+        progress("warming up", done, total)
+
+    with torch.inference_mode():
+        if device.kind is DeviceKind.CUDA and not _single_device(settings):
+            model.load(
+                max_chunk_size=settings.chunk_tokens,
+                max_output_size=settings.max_batch,
+                max_batch_size=settings.max_batch,
+                use_per_device=settings.gpu_split,
+                reserve_per_device=None if settings.gpu_split else [settings.reserve_gpu_mib / 1024] * torch.cuda.device_count(),
+                callback=loading,
+            )
+        else:
+            model.load(device=device.torch_device, max_chunk_size=settings.chunk_tokens, callback=loading)
+        _warm_up(model, cache, settings, device, warming)
+    return Parts(
+        model=model,
+        cache=cache,
+        tokenizer=tokenizer,
+        architecture=config.architecture,
+        backend=f"exl3 on {device.kind.value}",
+        vocabulary=config.vocab_size,
+        eos=list(config.eos_token_id_list),
+    )
+
+
+def _single_device(settings: EngineSettings) -> bool:
+    return settings.gpu_split is None and torch.cuda.device_count() == 1
+
+
+def _warm_up(model: Model, cache: Cache, settings: EngineSettings, device: Device, progress: Callable[[int, int], None]) -> None:
+    """Pay first-use costs before anybody waits. On a CPU there is nothing to compile: one token proves that it computes."""
+    if device.kind is DeviceKind.CUDA:
+        failed = model.warmup(cache, settings.chunk_tokens, min(settings.max_batch, 8), callback=progress)
+        if failed:
+            raise EngineFailed(FatalClass.INTERNAL, f"warm-up failed in: {', '.join(failed)}. The log has the exceptions.")
+        return
+    progress(0, 1)
+    failed = model.warmup(cache, 16, 1, callback=progress)
+    if failed:
+        raise EngineFailed(
+            FatalClass.INTERNAL, f"the model cannot compute on this machine: warm-up failed in {', '.join(failed)}"
+        )
+
+
+def _build_cache(model: Model, settings: EngineSettings, tokens: int) -> Cache:
+    k_bits, v_bits = settings.k_bits, settings.v_bits
+    if k_bits == FULL_PRECISION and v_bits == FULL_PRECISION:
+        return Cache(model, tokens, CacheLayer_fp16, settings.max_batch)
+    if not (2 <= k_bits <= 8 and 2 <= v_bits <= 8):
+        raise EngineFailed(
+            FatalClass.CONFIG,
+            f"engine.k_bits is {k_bits} and engine.v_bits is {v_bits}: both must be 16, or both between 2 and 8",
+        )
+    return Cache(model, tokens, CacheLayer_quant, settings.max_batch, k_bits=k_bits, v_bits=v_bits)
+
+
+def _build_generator(parts: Parts, desk: Desk, settings: EngineSettings) -> Generator:
+    return Generator(
+        WatchedModel(parts.model, desk),
+        parts.cache,
+        parts.tokenizer,
+        max_batch_size=settings.max_batch,
+        max_chunk_size=settings.chunk_tokens,
+        # Every prefilling job is called every step: order, pauses and sizes are ours.
+        shared_chunk_size=settings.chunk_tokens,
+        prefill_cooldown=0,
+        recurrent_cache_size=settings.checkpoint_memory_mib << 20,
+        recurrent_checkpoint_interval_pp=settings.checkpoint_tokens,
+    )
+
+
+def _read_config(directory: str) -> Config:
+    path = Path(directory, "config.json")
+    try:
+        described: object = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as problem:
+        raise EngineFailed(FatalClass.CONFIG, f"{path} is missing: {directory} is not a model directory") from problem
+    except (OSError, ValueError) as problem:
+        raise EngineFailed(FatalClass.CONFIG, f"{path} cannot be read: {problem}") from problem
+    names: object = described.get("architectures") if isinstance(described, dict) else None
+    known = get_architectures()
+    if not (isinstance(names, list) and len(names) == 1 and names[0] in known):
+        raise EngineFailed(
+            FatalClass.CONFIG,
+            f"{path} names the architecture {names!r}, which exllamav3 does not know. It knows: {', '.join(sorted(known))}.",
+        )
+    if not any(Path(directory).glob("*.safetensors")):
+        raise EngineFailed(FatalClass.CONFIG, f"{directory} holds no .safetensors file: the weights are missing")
+    return Config.from_directory(directory)
+
+
+def _translated(problem: Exception, configure: Configure) -> EngineFailed:
+    """A failure of loading in words that say what to change."""
+    text = describe(problem)
+    match classify(problem):
+        case FaultKind.DEVICE:
+            return EngineFailed(FatalClass.DEVICE, f"the device failed while loading: {text}")
+        case FaultKind.MEMORY:
+            return EngineFailed(FatalClass.MEMORY, f"{text}. {_room(configure.engine)}")
+        case FaultKind.OTHER:
+            pass
+    if "Insufficient VRAM" in text:
+        return EngineFailed(FatalClass.MEMORY, f"the model does not fit the GPUs ({_devices()}). {_room(configure.engine)}")
+    if isinstance(problem, OSError | ValueError | TypeError | KeyError | AssertionError) or "not found" in text:
+        return EngineFailed(FatalClass.CONFIG, f"{configure.model} cannot be loaded. {text}")
+    return EngineFailed(FatalClass.INTERNAL, f"loading {configure.model} failed. {text}")
+
+
+def _room(settings: EngineSettings) -> str:
+    return (
+        f"Lower engine.cache_tokens, engine.k_bits and engine.v_bits (now {settings.k_bits} and {settings.v_bits}),"
+        f" engine.max_batch ({settings.max_batch}) or engine.chunk_tokens ({settings.chunk_tokens}), or choose a smaller model."
+    )
+
+
+def _devices() -> str:
+    if not torch.cuda.is_available():
+        return "none"
+    described: list[str] = []
+    for index in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(index)
+        described.append(f"GPU {index}: {free / 2**30:.1f} of {total / 2**30:.1f} GiB free")
+    return "; ".join(described)

@@ -1,0 +1,202 @@
+"""One request inside the engine, and the desk where everything that happens to requests is written down.
+
+A ticket outlives the library's jobs: after a contained fault the same ticket continues in a new job, from the prompt and
+what was generated so far.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from exllamav3.generator.pagetable import CachePage
+
+from daemon.core.wire import (
+    Event,
+    Failed,
+    FailureClass,
+    Finished,
+    FinishReason,
+    ImageSpan,
+    Prefilling,
+    Span,
+    Started,
+    Submit,
+    Suspended,
+    TokenLogprob,
+    Tokens,
+    TokenSpan,
+    Waiting,
+)
+from daemon.engine.exl3.constraint import GrammarFilter
+from daemon.engine.exl3.thought import Thought
+
+PROBE = 0
+"""Id of the engine's own request; the front's ids begin at 1."""
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A request the engine has taken, with what has happened to it in this attempt."""
+
+    request: Submit
+    ids: list[int]
+    """The sequence as submitted: prompt, then what earlier attempts delivered."""
+    arrival: int
+    rank: int
+    stops: frozenset[int]
+    position: int
+    """Where the next token stands in the sequence."""
+    thought: Thought | None = None
+    grammar: GrammarFilter | None = None
+    started: bool = False
+    waiting: bool = False
+    """A wait was reported and is not over."""
+    passed_over: bool = False
+    """It was pending at the end of the last step."""
+    suspending: bool = False
+    ended: bool = False
+    """Its last event is on the desk."""
+    kv_only: int = 0
+    """Pages of KV found that lacked a recurrent checkpoint."""
+
+    @property
+    def id(self) -> int:
+        """The request's id on the link."""
+        return self.request.id
+
+    @property
+    def attempt(self) -> int:
+        """The attempt its events carry."""
+        return self.request.attempt
+
+    @property
+    def prompt(self) -> Sequence[int]:
+        """The ids before generated text begins."""
+        return self.ids[: self.request.origin]
+
+    @property
+    def index(self) -> int:
+        """Tokens generated so far, in all attempts."""
+        return self.position - self.request.origin
+
+
+@dataclass(slots=True)
+class Counts:
+    """Totals since the engine started."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Desk:
+    """What the jobs of one step share. The backend clears it before a step and reads it afterwards."""
+
+    events: list[Event] = field(default_factory=list[Event])
+    ended: list[Ticket] = field(default_factory=list[Ticket])
+    starved: list[Ticket] = field(default_factory=list[Ticket])
+    """Their prefill ran out of memory."""
+    parked: list[Ticket] = field(default_factory=list[Ticket])
+    """They reached the page boundary they were to be suspended at."""
+    spoilt: list[CachePage] = field(default_factory=list[CachePage])
+    """Pages whose content is not to be trusted once nobody holds them."""
+    lost: BaseException | None = None
+    """A device error that the library has swallowed."""
+    row: int = 0
+    """Row of the logits the next job gets."""
+    peaks: torch.Tensor | None = None
+    """Largest logit of each row of this step."""
+    finite: list[bool] | None = None
+    decoded: int = 0
+    prefilled: int = 0
+    prefill_seconds: float = 0.0
+    prefill_done: bool = False
+    """This step's prefill round is over."""
+    counts: Counts = field(default_factory=Counts)
+
+    def begin_step(self) -> None:
+        """Forget the last step's measures; events stay until they are taken."""
+        self.decoded = 0
+        self.prefilled = 0
+        self.prefill_seconds = 0.0
+        self.prefill_done = False
+        self.lost = None
+
+    def take_events(self) -> list[Event]:
+        """The events since the last time, in order."""
+        events, self.events = self.events, []
+        return events
+
+    def begin_rows(self, peaks: torch.Tensor) -> None:
+        """A forward pass has given logits; `peaks` is the largest of each row."""
+        self.row = 0
+        self.peaks = peaks
+        self.finite = None
+
+    def is_finite(self, row: int) -> bool:
+        """Whether a row's logits are numbers. Read for all rows at once, after the library's own synchronisation."""
+        if self.finite is None:
+            self.finite = [] if self.peaks is None else torch.isfinite(self.peaks).reshape(-1).tolist()
+        return self.finite[row]
+
+    def start(self, ticket: Ticket, cached: int, new_pages: int, page: int) -> None:
+        """The ticket holds its pages."""
+        ticket.started = True
+        ticket.waiting = False
+        self.counts.prompt_tokens += len(ticket.ids)
+        self.counts.cached_tokens += cached
+        self.events.append(Started(ticket.id, ticket.attempt, cached, new_pages, ticket.kv_only * page))
+
+    def prefilling(self, ticket: Ticket, done: int, total: int) -> None:
+        """`done` of the prompt's `total` tokens are in the cache."""
+        self.events.append(Prefilling(ticket.id, ticket.attempt, done, total))
+
+    def token(self, ticket: Ticket, token: int, logprob: TokenLogprob | None) -> None:
+        """The next token of the ticket."""
+        start = ticket.position
+        ticket.position = start + 1
+        self.decoded += 1
+        self.events.append(
+            Tokens(ticket.request.id, ticket.request.attempt, start, [token])
+            if logprob is None
+            else Tokens(ticket.request.id, ticket.request.attempt, start, [token], [logprob])
+        )
+
+    def wait(self, ticket: Ticket, pages: int) -> None:
+        """The ticket waits for pages or a slot; said once a wait."""
+        ticket.waiting = True
+        self.events.append(Waiting(ticket.id, ticket.attempt, pages))
+
+    def finish(self, ticket: Ticket, reason: FinishReason) -> None:
+        """The request went well."""
+        closed = 0 if ticket.thought is None else ticket.thought.closed
+        self._end(ticket)
+        self.events.append(Finished(ticket.id, ticket.attempt, reason, closed_thoughts=closed))
+
+    def fail(self, ticket: Ticket, kind: FailureClass, detail: str) -> None:
+        """The request did not go well; said once."""
+        if not ticket.ended:
+            self._end(ticket)
+            self.events.append(Failed(ticket.id, ticket.attempt, kind, detail))
+
+    def set_aside(self, ticket: Ticket, kept: int) -> None:
+        """The request is suspended with `kept` tokens in the prefix cache."""
+        self._end(ticket)
+        self.events.append(Suspended(ticket.id, ticket.attempt, kept))
+
+    def _end(self, ticket: Ticket) -> None:
+        ticket.ended = True
+        self.ended.append(ticket)
+
+
+def flatten(spans: Sequence[Span]) -> list[int] | None:
+    """The ids of spans; None where one is an image."""
+    ids: list[int] = []
+    for span in spans:
+        match span:
+            case TokenSpan(ids=some):
+                ids.extend(some)
+            case ImageSpan():
+                return None
+    return ids

@@ -1,0 +1,35 @@
+"""A model as the generator sees it: everything the model is, with a look at the logits of each decode pass on the way."""
+
+from typing import Protocol
+
+import torch
+
+from daemon.engine.exl3.ticket import Desk
+
+
+class ForwardModel(Protocol):
+    """What is looked at: exllamav3's model, or the null one."""
+
+    output_device: torch.device | None
+
+    def forward(self, input_ids: torch.Tensor, params: dict[str, object]) -> torch.Tensor:
+        """Logits of shape (rows, tokens, padded vocabulary)."""
+        ...
+
+
+class WatchedModel:
+    """Passes everything on to `model`, and puts each row's largest logit on the desk: NaN and infinity show there."""
+
+    def __init__(self, model: ForwardModel, desk: Desk) -> None:
+        self._model = model
+        self._desk = desk
+
+    def __getattr__(self, name: str) -> object:
+        """Everything else is the model's own."""
+        return getattr(self._model, name)
+
+    def forward(self, input_ids: torch.Tensor, params: dict[str, object]) -> torch.Tensor:
+        """The model's logits."""
+        logits = self._model.forward(input_ids, params)
+        self._desk.begin_rows(logits.amax(dim=-1))
+        return logits

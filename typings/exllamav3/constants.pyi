@@ -1,0 +1,1 @@
+PAGE_SIZE: int

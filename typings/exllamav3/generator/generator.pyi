@@ -1,0 +1,37 @@
+from exllamav3.cache.cache import Cache
+from exllamav3.cache.recurrent import RecurrentCache
+from exllamav3.generator.job import Job
+from exllamav3.generator.pagetable import PageTable
+from exllamav3.tokenizer import Tokenizer
+
+class Generator:
+    tokenizer: Tokenizer
+    pagetable: PageTable
+    recurrent_cache: RecurrentCache | None
+    recurrent_checkpoint_interval: int
+    max_batch_size: int
+    max_chunk_size: int
+    max_total_tokens: int
+    padded_vocab_size: int
+    active_jobs: list[Job]
+    pending_jobs: list[Job]
+    def __init__(
+        self,
+        model: object,
+        cache: Cache,
+        tokenizer: Tokenizer,
+        *,
+        max_batch_size: int = 256,
+        max_chunk_size: int = 2048,
+        shared_chunk_size: int | None = None,
+        prefill_cooldown: int | None = 4,
+        enable_defrag: bool = True,
+        recurrent_cache_size: int = ...,
+        recurrent_checkpoint_interval_pp: int = 32768,
+    ) -> None: ...
+    def enqueue(self, job: Job) -> int: ...
+    def cancel(self, job: Job) -> None: ...
+    def iterate(self) -> list[dict[str, object]]: ...
+    def num_remaining_jobs(self) -> int: ...
+    def reap_failed_job(self, job: Job, error: Exception, results: list[dict[str, object]]) -> None: ...
+    def close(self) -> None: ...
