@@ -30,6 +30,8 @@ class Abilities:
     tool_role: bool = True
     tools: bool = True
     """The template shows tools to the model."""
+    many_calls: bool = True
+    """One message may hold several calls."""
     text_arguments: bool = False
     """Arguments of calls must be JSON text, not objects."""
     short_ids: bool = False
@@ -109,7 +111,7 @@ class _Probe:
             if text is None or "RESULT" not in text or "needle_tool" not in text.rpartition("USR")[2]:
                 continue
             if "needle_value" in text and "{'needle_key'" not in text and '{\\"needle_key' not in text:
-                return self._with_names(tried)
+                return self._with_many(self._with_names(tried))
         return replace(abilities, tool_role=False)
 
     def _with_names(self, abilities: Abilities) -> Abilities:
@@ -119,6 +121,11 @@ class _Probe:
             for named in (False, True)
         ]
         return replace(abilities, named_results=abilities.named_results or (None not in texts and texts[0] != texts[1]))
+
+    def _with_many(self, abilities: Abilities) -> Abilities:
+        """Some templates refuse a second call in one message, or forget it."""
+        text = self._trial(self._agent_chat(abilities, {}, calls=2), [_TOOL] if abilities.tools else None)
+        return replace(abilities, many_calls=text is not None and text.count("needle_value") > 1)
 
     def shows_thought(self, key: str, abilities: Abilities) -> bool:
         """Whether a thought given under `key` is shown in any turn."""
@@ -136,12 +143,14 @@ class _Probe:
     def _message(self, role: str, content: str) -> dict[str, JsonValue]:
         return {"role": role, "content": content if self.text_content else [{"type": "text", "text": content}]}
 
-    def _agent_chat(self, abilities: Abilities, extra: Mapping[str, JsonValue]) -> list[JsonObject]:
-        call_id = "aBcDeF012" if abilities.short_ids else "call_needle_0001"
+    def _agent_chat(self, abilities: Abilities, extra: Mapping[str, JsonValue], calls: int = 1) -> list[JsonObject]:
+        ids = [f"aBcDeF01{n}" if abilities.short_ids else f"call_needle_000{n}" for n in range(calls)]
         arguments: JsonValue = '{"needle_key": "needle_value"}' if abilities.text_arguments else dict[str, JsonValue](_ARGUMENT)
         function: JsonValue = {"name": "needle_tool", "arguments": arguments}
-        result = {**self._message("tool", "RESULT"), "tool_call_id": call_id}
-        if abilities.named_results:
-            result["name"] = "needle_tool"
-        calls: JsonValue = [{"id": call_id, "type": "function", "function": function}]
-        return [self._message("user", "USR"), {**self._message("assistant", ""), "tool_calls": calls, **extra}, result]
+        named: dict[str, JsonValue] = {"name": "needle_tool"} if abilities.named_results else {}
+        made: list[JsonValue] = [{"id": call_id, "type": "function", "function": function} for call_id in ids]
+        return [
+            self._message("user", "USR"),
+            {**self._message("assistant", ""), "tool_calls": made, **extra},
+            *({**self._message("tool", "RESULT"), "tool_call_id": call_id, **named} for call_id in ids),
+        ]

@@ -157,7 +157,9 @@ def _order_results(chat: list[Message], abilities: Abilities) -> list[Message]:
         while at < len(chat) and isinstance(result := chat[at], ToolMessage):
             results.append(replace(result, call_id=_id(result.call_id, abilities)))
             at += 1
-        out += [replace(message, calls=calls), *_match(calls, results, abilities)]
+        matched = _match(calls, results, abilities)
+        whole = replace(message, calls=calls)
+        out += [whole, *matched] if abilities.many_calls else _one_by_one(whole, matched)
     return out
 
 
@@ -180,6 +182,16 @@ def _match(calls: Sequence[ToolCall], results: Sequence[ToolMessage], abilities:
             name = calls[index].name if abilities.named_results or not abilities.tool_role else result.name
             answers.setdefault(index, []).append(replace(result, call_id=calls[index].id, name=name))
     return [result for index in sorted(answers) for result in answers[index]] + strays
+
+
+def _one_by_one(message: AssistantMessage, results: Sequence[ToolMessage]) -> list[Message]:
+    """Several calls as one message each, followed by its result, for templates that know one call at a time."""
+    out: list[Message] = []
+    for index, call in enumerate(message.calls):
+        out.append(replace(message, calls=(call,)) if index == 0 else AssistantMessage(calls=(call,), name=message.name))
+        out += [result for result in results if result.call_id == call.id]
+    known = {call.id for call in message.calls}
+    return out + [result for result in results if result.call_id not in known]
 
 
 def _id(call_id: str | None, abilities: Abilities) -> str | None:
