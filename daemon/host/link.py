@@ -7,7 +7,7 @@ link says so instead of buffering for it.
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from daemon.core.errors import LinkCorrupt
 from daemon.core.framing import frame, report_reader
@@ -46,9 +46,7 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Asyncio's call: the socket is watched from now on."""
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError(f"a link needs a byte stream, not {transport!r}")
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports have the methods, not the base class
 
     def data_received(self, data: bytes) -> None:
         """Asyncio's call: bytes came."""

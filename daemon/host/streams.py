@@ -187,6 +187,7 @@ class StreamRegistry:
         known = self._known
         room = limits.page * limits.pages
         self._card = replace(known, context=min(known.context, room) if room else known.context, vision=limits.vision)
+        self.pool = Pool(limits.pages, 0, limits.slots, 0, 0)
         if self._door is not _Door.CLOSED:
             self._door = _Door.OPEN
         self._admit(admission.EngineUp(max(1, min(limits.slots or limits.max_batch, limits.max_batch))))
@@ -263,7 +264,7 @@ class StreamRegistry:
                 case Prefilling() | Waiting():
                     pass
         pool = step.pool
-        if self.pool is None or (pool.pending > 0) != self._admission.pressed:
+        if (pool.pending > 0) != self._admission.pressed:
             self._admit(admission.Pressure(pool.pending))
         self.pool = pool
 

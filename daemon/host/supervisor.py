@@ -189,7 +189,7 @@ class Supervisor:
         before = self._machine.mode
         self._machine, effects = supervision.decide(self._machine, event, self._policy)
         mode = self._machine.mode
-        changed = type(mode) is not type(before)
+        changed = type(mode) is not type(before) or supervision.boot_of(mode) != supervision.boot_of(before)
         if changed:
             self._since = self._clock()
             _log.info("engine: %s -> %s: %s", name_of(before), name_of(mode), supervision.describe(mode))

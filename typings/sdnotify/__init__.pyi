@@ -1,0 +1,6 @@
+import socket
+
+class SystemdNotifier:
+    socket: socket.socket | None
+    def __init__(self, debug: bool = False) -> None: ...
+    def notify(self, state: str) -> None: ...
