@@ -52,7 +52,7 @@ class StepResult:
 
     phase: Phase
     pool: Pool
-    durations: Durations = Durations()
+    durations: Durations = field(default_factory=Durations)
     events: list[Event] = field(default_factory=list[Event])
     answers: list[Answer] = field(default_factory=list[Answer])
 

@@ -61,7 +61,7 @@ class EngineProcess:
 
     def __init__(self, link: int, progress: int, load: LoadBackend) -> None:
         self._link = socket.socket(fileno=link)
-        self._link.setblocking(True)
+        self._link.settimeout(None)
         self._page = ProgressPage(progress)
         self._inbox = Inbox()
         self._writer = ReportWriter(self._link)

@@ -45,6 +45,7 @@ from daemon.engine.exl3.pace import Pace
 from daemon.engine.exl3.sampler import build_sampler, seeded
 from daemon.engine.exl3.thought import Thought
 from daemon.engine.exl3.ticket import PROBE, Desk, Ticket, flatten
+from daemon.engine.tensors import integers
 
 _log = logging.getLogger(__name__)
 
@@ -298,16 +299,18 @@ class Exl3Backend:
             starved, desk.starved = desk.starved, []
             for ticket in starved:
                 self._retry_starved(ticket)
-        if desk.parked:
-            parked, desk.parked = desk.parked, []
-            for ticket in parked:
-                if not ticket.ended:
-                    self._park(ticket, self._jobs[ticket.id])
+        self._park_all()
         for ticket in desk.ended:
             if self._tickets.get(ticket.id) is ticket:
                 del self._tickets[ticket.id]
                 self._jobs.pop(ticket.id, None)
         desk.ended.clear()
+
+    def _park_all(self) -> None:
+        parked, self._desk.parked = self._desk.parked, []
+        for ticket in parked:
+            if not ticket.ended:
+                self._park(ticket, self._jobs[ticket.id])
 
     def _note_wait(self, job: ServedJob) -> None:
         ticket = job.ticket
@@ -489,7 +492,7 @@ class Exl3Backend:
         if not smaller and others:
             self._limit.lower(others + 1)
         if smaller or others:
-            self._enter(Survivor(ticket, job.sequences[0].sequence_ids.torch()[0].tolist(), job.forced_left()))
+            self._enter(Survivor(ticket, integers(job.sequences[0].sequence_ids.torch()), job.forced_left()))
         else:
             self._desk.fail(ticket, FailureClass.MEMORY, "out of memory in the prompt's smallest chunk, with nothing beside it")
 

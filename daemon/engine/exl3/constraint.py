@@ -11,9 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
-import numpy as np
 import torch
 from exllamav3 import Tokenizer
 from exllamav3.generator.filter import Filter
@@ -25,7 +24,7 @@ COMPILE_SECONDS = 10.0
 """Longest a grammar may take to compile; then its request is refused."""
 KEPT_GRAMMARS = 64
 
-_FORMATS = {
+_FORMATS: dict[ConstraintKind, Literal["json_schema", "regex", "lark", "gbnf"]] = {
     ConstraintKind.JSON_SCHEMA: "json_schema",
     ConstraintKind.REGEX: "regex",
     ConstraintKind.LARK: "lark",
@@ -40,7 +39,9 @@ class GrammarBroken(Exception):
 
 
 class GrammarFilter(Filter):
-    """One request's place in its grammar. `words` is the width of its masks in 32-bit words; `close_ids` are what the engine would put in to end the thought before it."""
+    """One request's place in its grammar. `words` is the width of its masks in 32-bit words; `close_ids` are what the engine
+    would put in to end the thought before it.
+    """
 
     def __init__(
         self, tokenizer: Tokenizer, words: int, matcher: LLMatcher, begins: Sequence[int], close_ids: Sequence[int]
@@ -52,7 +53,7 @@ class GrammarFilter(Filter):
         self._recent: list[int] = []
         self._stopped = False
         self.is_active = not self._begins
-        self._bits = np.zeros((words,), dtype=np.int32)
+        self._mask = torch.zeros((1, words), dtype=torch.int32)
 
     def replay(self, delivered: Sequence[int]) -> None:
         """Follow the ids an earlier attempt delivered. Raises GrammarBroken where they do not fit the grammar."""
@@ -88,10 +89,10 @@ class GrammarFilter(Filter):
 
     def get_next_logit_mask(self) -> torch.Tensor:
         """The tokens allowed now, a bit each, shape (1, ceil(vocabulary / 32)). Called on one of the library's threads."""
-        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        self._matcher.unsafe_compute_mask_ptr(self._mask.data_ptr(), self._mask.nbytes)
         if self._matcher.is_error():
             raise GrammarBroken(f"the grammar cannot go on: {self._matcher.get_error()}")
-        return torch.from_numpy(self._bits).unsqueeze(0)
+        return self._mask
 
     def is_completed(self) -> bool:
         """Whether nothing more can follow."""

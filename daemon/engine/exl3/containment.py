@@ -18,6 +18,7 @@ from exllamav3.generator.pagetable import CachePage
 
 from daemon.engine.exl3.job import ServedJob
 from daemon.engine.exl3.ticket import Ticket
+from daemon.engine.tensors import integers
 
 PROBATION = 512
 """Steps without shortage of memory after which one more request is allowed again."""
@@ -36,7 +37,7 @@ def survivors(generator: Generator) -> list[Survivor]:
     """Cancel every job and give back what it needs to go on, oldest first."""
     jobs = [job for job in [*generator.active_jobs, *generator.pending_jobs] if isinstance(job, ServedJob)]
     found = [
-        Survivor(job.ticket, job.sequences[0].sequence_ids.torch()[0].tolist(), job.forced_left())
+        Survivor(job.ticket, integers(job.sequences[0].sequence_ids.torch()), job.forced_left())
         for job in jobs
         if not job.ticket.ended
     ]

@@ -25,6 +25,7 @@ from daemon.engine.exl3.constraint import GrammarBroken
 from daemon.engine.exl3.faults import FaultKind, classify, contained, describe
 from daemon.engine.exl3.sampler import DRAW_LIMIT, Probabilities
 from daemon.engine.exl3.ticket import Desk, Ticket
+from daemon.engine.tensors import integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +82,10 @@ class ServedJob(Job):
         """Forced ids that have not come out yet."""
         if self.forced_ids is None:
             return []
-        ids: list[int] = self.forced_ids[0, self.forced_index :].tolist()
-        return ids
+        return integers(self.forced_ids[0, self.forced_index :])
 
     def prepare_for_queue(self, generator: Generator, serial_number: int, rq: bool = False) -> None:
+        """Claim pages for the reserve, or for the rest of the answer where that is less."""
         if self.max_rq_tokens is not None and self.max_new_tokens <= self.max_rq_tokens:
             # The rest of the answer is shorter than the reserve: claim no more pages than it can fill.
             self.max_rq_tokens = None
@@ -93,6 +94,7 @@ class ServedJob(Job):
     # --- starting ----------------------------------------------------------------------------------------------------
 
     def activate(self) -> None:
+        """Take its place in the batch; a grammar keeps the state it has, where the library would reset it."""
         self.logits_device = self.generator.model.output_device
         if self.is_requeued:
             return
@@ -105,6 +107,7 @@ class ServedJob(Job):
             self.fault = Fault(FailureClass.ACTIVATION, describe(problem))
 
     def allocate_pages(self) -> None:
+        """Claim pages, and find what the prefix cache holds."""
         if self.fault is not None:
             self.desk.fail(self.ticket, self.fault.kind, self.fault.detail)
             raise JobFault(self.fault.detail)
@@ -131,15 +134,19 @@ class ServedJob(Job):
     # --- prefill -----------------------------------------------------------------------------------------------------
 
     def is_prefill_done(self) -> bool:
+        """Whether only the last token is left to compute."""
         sequence = self.sequences[0]
         return sequence.kv_position == sequence.sequence_ids.seq_len - 1
 
     def get_max_seq_len(self) -> int:
+        """Tokens of the sequence once it decodes."""
         sequence = self.sequences[0]
         length = sequence.sequence_ids.seq_len
         return length if sequence.kv_position == length - 1 else 0
 
     def prefill(self, results: list[dict[str, object]], chunk_size: int | None = None) -> None:
+        """Called for every job in every step; the first call does the work for all."""
+        del chunk_size
         if not self.desk.prefill_done:
             self.desk.prefill_done = True
             self.crew.prefill_round(results)
@@ -198,6 +205,7 @@ class ServedJob(Job):
     # --- one token ---------------------------------------------------------------------------------------------------
 
     def prepare_logit_mask(self) -> None:
+        """Put the masks of grammar and minimum length together."""
         if not self.filters and self.new_tokens >= self.min_new_tokens:
             self.device_logit_mask = None
             return
@@ -212,6 +220,7 @@ class ServedJob(Job):
             self.device_logit_mask = None
 
     def prepare_sampling_past_ids(self) -> None:
+        """Give the sampler what was generated, without the prompt."""
         if not self.sampler.reqs_past_ids:
             return
         generated = self.sequences[0].sequence_ids.torch()[:, self.ticket.request.origin :]
@@ -228,6 +237,7 @@ class ServedJob(Job):
     def receive_logits(
         self, logits: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+        """Choose a token from logits of shape (1, 1, padded vocabulary)."""
         desk = self.desk
         self.row = desk.row
         desk.row += 1
@@ -262,6 +272,8 @@ class ServedJob(Job):
         results: list[dict[str, object]],
         first_sample_in_sd_batch: bool = True,
     ) -> tuple[bool, torch.Tensor, bool]:
+        """Accept the chosen token. Gives whether the job is over, the token, and whether it must be queued again for pages."""
+        del logits, next_k_tokens, next_k_probs, next_prob, results, first_sample_in_sd_batch
         try:
             return self._accept(next_token)
         except GrammarBroken as problem:
@@ -294,7 +306,7 @@ class ServedJob(Job):
             return True, chosen, False
         if ticket.suspending and self.sequences[0].kv_position % PAGE_SIZE == 0:
             desk.parked.append(ticket)
-        return False, chosen, self.new_tokens > self.max_rq_tokens - self.rq_margin
+        return False, chosen, self.max_rq_tokens is not None and self.new_tokens > self.max_rq_tokens - self.rq_margin
 
     def _think(self, ticket: Ticket, chosen: torch.Tensor) -> tuple[torch.Tensor, bool]:
         """Follow the thought. A stop inside it is replaced by the first of the ids that close it; says whether it was."""

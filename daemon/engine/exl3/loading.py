@@ -20,15 +20,18 @@ from daemon.engine.backend import EngineFailed, LoadProgress, PrefillWatch
 from daemon.engine.exl3.backend import Exl3Backend, Loaded
 from daemon.engine.exl3.constraint import GrammarCompiler
 from daemon.engine.exl3.faults import FaultKind, classify, describe
+from daemon.engine.exl3.json_values import as_list, as_object
+from daemon.engine.exl3.null_parts import NullParts, load_null
 from daemon.engine.exl3.pace import Pace
 from daemon.engine.exl3.runtime import Device, DeviceKind
 from daemon.engine.exl3.ticket import Desk
 from daemon.engine.exl3.watched import ForwardModel, WatchedModel
-from daemon.engine.exl3.null_parts import NullParts, load_null
 
 CPU_CACHE_LIMIT = 32768
 """Tokens of cache a CPU engine takes where the configuration names none."""
 FULL_PRECISION = 16
+QUANTISED = range(2, 9)
+"""Bits a quantised key or value may have."""
 GRACE_TOKENS = 1
 """The library keeps one token of the cache free."""
 
@@ -165,7 +168,7 @@ def _build_cache(model: Model, settings: EngineSettings, tokens: int) -> Cache:
     k_bits, v_bits = settings.k_bits, settings.v_bits
     if k_bits == FULL_PRECISION and v_bits == FULL_PRECISION:
         return Cache(model, tokens, CacheLayer_fp16, settings.max_batch)
-    if not (2 <= k_bits <= 8 and 2 <= v_bits <= 8):
+    if k_bits not in QUANTISED or v_bits not in QUANTISED:
         raise EngineFailed(
             FatalClass.CONFIG,
             f"engine.k_bits is {k_bits} and engine.v_bits is {v_bits}: both must be 16, or both between 2 and 8",
@@ -196,12 +199,12 @@ def _read_config(directory: str) -> Config:
         raise EngineFailed(FatalClass.CONFIG, f"{path} is missing: {directory} is not a model directory") from problem
     except (OSError, ValueError) as problem:
         raise EngineFailed(FatalClass.CONFIG, f"{path} cannot be read: {problem}") from problem
-    names: object = described.get("architectures") if isinstance(described, dict) else None
+    names = as_list(as_object(described).get("architectures"))
     known = get_architectures()
-    if not (isinstance(names, list) and len(names) == 1 and names[0] in known):
+    if len(names) != 1 or names[0] not in known:
         raise EngineFailed(
             FatalClass.CONFIG,
-            f"{path} names the architecture {names!r}, which exllamav3 does not know. It knows: {', '.join(sorted(known))}.",
+            f"{path} names the architecture {', '.join(map(str, names)) or 'none'}, which exllamav3 does not know. It knows: {', '.join(sorted(known))}.",
         )
     if not any(Path(directory).glob("*.safetensors")):
         raise EngineFailed(FatalClass.CONFIG, f"{directory} holds no .safetensors file: the weights are missing")

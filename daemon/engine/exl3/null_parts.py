@@ -1,10 +1,9 @@
-"""The null model's surroundings: a tokenizer from tokenizer.json, a cache without layers, facts from config.json if there is one."""
+"""The null model's surroundings: a tokenizer from tokenizer.json, a cache without layers, facts from config.json where given."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeGuard
 
 import msgspec
 import tokenizers
@@ -13,6 +12,7 @@ from exllamav3.model.config import InferParams
 
 from daemon.core.wire import Configure, FatalClass
 from daemon.engine.backend import EngineFailed
+from daemon.engine.exl3.json_values import as_list, as_object
 from daemon.engine.null.model import NullModel
 from daemon.engine.null.profile import read_profile
 
@@ -67,19 +67,20 @@ def load_null(configure: Configure, cache_tokens: int) -> NullParts:
         raise EngineFailed(FatalClass.CONFIG, f"engine.null_profile {configure.engine.null_profile}: {problem}") from problem
     described = _described(Path(configure.model, "config.json"))
     words = tokenizers.Tokenizer.from_file(str(path))
-    config = NullConfig(configure.model, _integer(described, "vocab_size") or words.get_vocab_size())
-    config.eos_token_id_list = _integers(described, "eos_token_id")
+    config = NullConfig(configure.model, next(iter(_integers(described.get("vocab_size"))), None) or words.get_vocab_size())
+    config.eos_token_id_list = _integers(described.get("eos_token_id"))
     config.eos_token_id = next(iter(config.eos_token_id_list), None)
     tokenizer = Tokenizer(config)
     vocabulary = max(config.vocab_size, tokenizer.actual_vocab_size)
     config.vocab_size = vocabulary
     eos = list(config.eos_token_id_list)
     speaks = _Words(words)
-    model = NullModel(config, vocabulary, eos[0] if eos else 0, _plain_words(words, eos), profile, speaks)
+    model = NullModel(
+        config, vocabulary, tokenizer.actual_vocab_size, eos[0] if eos else 0, _plain_words(words, eos), profile, speaks
+    )
     cache = Cache(model, cache_tokens, max_batch_size=configure.engine.max_batch)
     cache.initialized = True
-    names = described.get("architectures")
-    architecture = str(names[0]) if _is_list(names) and names else "null"
+    architecture = str(next(iter(as_list(described.get("architectures"))), "null"))
     return NullParts(model, cache, tokenizer, architecture, vocabulary, eos)
 
 
@@ -102,30 +103,11 @@ def _described(path: Path) -> dict[str, object]:
     if not path.is_file():
         return {}
     try:
-        found: object = json.loads(path.read_text(encoding="utf-8"))
+        found = as_object(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as problem:
         raise EngineFailed(FatalClass.CONFIG, f"{path} is not JSON: {problem}") from problem
-    if not _is_object(found):
-        raise EngineFailed(FatalClass.CONFIG, f"{path} is not a JSON object")
-    nested = found.get("text_config")
-    return {**nested, **found} if _is_object(nested) else found
+    return {**as_object(found.get("text_config")), **found}
 
 
-def _integer(described: dict[str, object], key: str) -> int | None:
-    value = described.get(key)
-    return value if isinstance(value, int) else None
-
-
-def _integers(described: dict[str, object], key: str) -> list[int]:
-    value = described.get(key)
-    if isinstance(value, int):
-        return [value]
-    return [each for each in value if isinstance(each, int)] if _is_list(value) else []
-
-
-def _is_object(value: object) -> TypeGuard[dict[str, object]]:
-    return isinstance(value, dict)
-
-
-def _is_list(value: object) -> TypeGuard[list[object]]:
-    return isinstance(value, list)
+def _integers(value: object) -> list[int]:
+    return [each for each in (as_list(value) or [value]) if isinstance(each, int)]

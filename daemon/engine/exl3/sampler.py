@@ -25,6 +25,7 @@ from exllamav3.generator.sampler.custom import (
 )
 
 from daemon.core.wire import Sampler, TokenLogprob
+from daemon.engine.tensors import floats, integers
 
 DRAW_LIMIT = (1 << 32) - 1
 """The largest number a draw can give, as in exllamav3's own job."""
@@ -92,6 +93,4 @@ class Probabilities:
         chosen = float(self._row[token])
         if self._top is None:
             return TokenLogprob(chosen)
-        values: list[float] = self._top.values.tolist()
-        indices: list[int] = self._top.indices.tolist()
-        return TokenLogprob(chosen, list(zip(indices, values, strict=True)))
+        return TokenLogprob(chosen, list(zip(integers(self._top.indices), floats(self._top.values), strict=True)))

@@ -29,6 +29,7 @@ from daemon.core.wire import (
 )
 from daemon.engine.exl3.constraint import GrammarFilter
 from daemon.engine.exl3.thought import Thought
+from daemon.engine.tensors import flags
 
 PROBE = 0
 """Id of the engine's own request; the front's ids begin at 1."""
@@ -137,7 +138,7 @@ class Desk:
     def is_finite(self, row: int) -> bool:
         """Whether a row's logits are numbers. Read for all rows at once, after the library's own synchronisation."""
         if self.finite is None:
-            self.finite = [] if self.peaks is None else torch.isfinite(self.peaks).reshape(-1).tolist()
+            self.finite = [] if self.peaks is None else flags(torch.isfinite(self.peaks))
         return self.finite[row]
 
     def start(self, ticket: Ticket, cached: int, new_pages: int, page: int) -> None:

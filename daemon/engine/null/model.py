@@ -9,6 +9,7 @@ import torch
 
 from daemon.core.exit_codes import ExitCode
 from daemon.engine.null.profile import Fault, FaultKind, FaultPlace, NullProfile, Script, seconds_at
+from daemon.engine.tensors import integers
 
 LIKELY = 30.0
 """Logit of the token that is meant; all others have 0."""
@@ -48,19 +49,21 @@ class NullRow(Protocol):
 
 
 class NullModel:
-    """See the module. `plain` are ordinary tokens to say where no script applies; `config` is passed through."""
+    """See the module. `plain` are ordinary tokens to say where no script applies, `named` is the number of ids that stand for
+    a token, `config` is passed through."""
 
     loaded_tp = False
     recurrent_state_cls = None
     output_device: torch.device | None = torch.device("cpu")
 
     def __init__(
-        self, config: object, vocabulary: int, eos: int, plain: Sequence[int], profile: NullProfile, words: Words
+        self, config: object, vocabulary: int, named: int, eos: int, plain: Sequence[int], profile: NullProfile, words: Words
     ) -> None:
         self.config = config
         self.caps: dict[str, object] = {}
         self.cache_weakrefs: dict[int, object] = {}
         self._padded = -(-vocabulary // 32) * 32
+        self._named = named
         self._plain = torch.tensor(plain, dtype=torch.long)
         self._eos = eos
         self._profile = profile
@@ -92,7 +95,7 @@ class NullModel:
     def prefill(self, input_ids: torch.Tensor, params: dict[str, object]) -> None:
         """Take a chunk of a prompt, shape (1, tokens)."""
         del params
-        self._play(FaultPlace.PREFILL, lambda: [(0, self._words.decode(input_ids[0].tolist()))])
+        self._play(FaultPlace.PREFILL, lambda: [(0, self._words.decode(integers(input_ids)))])
         self._spend(seconds_at(self._profile.prefill, int(input_ids.shape[-1])))
 
     def forward(self, input_ids: torch.Tensor, params: dict[str, object]) -> torch.Tensor:
@@ -122,6 +125,8 @@ class NullModel:
         elif len(self._said):
             self._logits.view(-1)[self._said] = 0.0
         logits = self._logits[:rows]
+        # Samplers write minus infinity into columns that stand for no token; the buffer must not keep it.
+        logits[..., self._named :] = 0.0
         self._said = torch.arange(rows) * self._padded + tokens
         self._logits.view(-1)[self._said] = LIKELY
         return logits

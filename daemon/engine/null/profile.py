@@ -1,9 +1,9 @@
-"""The JSON file behind `engine.null_profile`: what the null model says, how long it takes, and where it fails.
+r"""The JSON file behind `engine.null_profile`: what the null model says, how long it takes, and where it fails.
 
 Everything is optional; `{}` is a model that says plain tokens for ever in no time. An example:
 
     {
-      "scripts": [{"marker": "weather", "text": "<tool_call>{\\"name\\": \\"weather\\"}</tool_call>"}],
+      "scripts": [{"marker": "weather", "text": "<tool_call>{\"name\": \"weather\"}</tool_call>"}],
       "decode": [{"at": 1, "seconds": 0.02}, {"at": 64, "seconds": 0.03}],
       "prefill": [{"at": 256, "seconds": 0.05}, {"at": 2048, "seconds": 0.25}],
       "faults": [{"kind": "raise", "place": "decode", "step": 20}]

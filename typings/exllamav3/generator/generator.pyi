@@ -1,10 +1,18 @@
+from typing import Protocol
+
+import torch
+
 from exllamav3.cache.cache import Cache
 from exllamav3.cache.recurrent import RecurrentCache
 from exllamav3.generator.job import Job
 from exllamav3.generator.pagetable import PageTable
 from exllamav3.tokenizer import Tokenizer
 
+class _Model(Protocol):
+    output_device: torch.device | None
+
 class Generator:
+    model: _Model
     tokenizer: Tokenizer
     pagetable: PageTable
     recurrent_cache: RecurrentCache | None

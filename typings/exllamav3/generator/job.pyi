@@ -31,7 +31,7 @@ class Job:
     new_tokens: int
     max_new_tokens: int
     min_new_tokens: int
-    max_rq_tokens: int
+    max_rq_tokens: int | None
     rq_margin: int
     max_skips: int
     cached_pages: int
