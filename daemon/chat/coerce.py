@@ -114,9 +114,7 @@ class Schema:
         """The values that `enum` or `const` name here; empty where neither does."""
         found: list[JsonValue] = []
         for node in _closure(self._node, self._root):
-            named = node.get("enum")
-            if isinstance(named, list):
-                found.extend(named)
+            found.extend(_list_of(node, "enum"))
             if "const" in node:
                 found.append(node["const"])
         return found
@@ -267,23 +265,16 @@ def _types(node: JsonValue, root: JsonObject, steps: Iterator[int]) -> Types:
     """The types `node` admits; everything where nothing is said or the search grows too long."""
     if not isinstance(node, dict) or next(steps, None) is None:
         return ANY
-    types = ANY
-    declared = node.get("type")
-    if isinstance(declared, str | list):
-        names = [declared] if isinstance(declared, str) else declared
-        types &= frozenset(_NAMES[name] for name in names if isinstance(name, str) and name in _NAMES) or ANY
-    if isinstance(enum := node.get("enum"), list) and enum:
-        types &= _named(enum)
-    if "const" in node:
-        types &= _named([node["const"]])
-    if isinstance(reference := node.get("$ref"), str):
+    types = _own_types(node)
+    reference = node.get("$ref")
+    if isinstance(reference, str):
         types &= _types(resolve(reference, root), root, steps)
-    if isinstance(parts := node.get("allOf"), list):
-        for part in parts:
-            types &= _types(part, root, steps)
+    for part in _list_of(node, "allOf"):
+        types &= _types(part, root, steps)
     for key in ("anyOf", "oneOf"):
-        if isinstance(branches := node.get(key), list) and branches:
-            types &= frozenset().union(*(_types(branch, root, steps) for branch in branches))
+        branches = [_types(branch, root, steps) for branch in _list_of(node, key)]
+        if branches:
+            types &= frozenset[JsonType]().union(*branches)
     if types == ANY:
         types = frozenset(kind for key, kind in _HINTS.items() if key in node) or ANY
     if node.get("nullable") is True:
@@ -291,6 +282,26 @@ def _types(node: JsonValue, root: JsonObject, steps: Iterator[int]) -> Types:
     if JsonType.NUMBER in types:
         types |= {JsonType.INTEGER}
     return types or ANY
+
+
+def _own_types(node: dict[str, JsonValue]) -> Types:
+    """What `type`, `enum` and `const` of one node say."""
+    types = ANY
+    declared = node.get("type")
+    names = declared if isinstance(declared, list) else [declared]
+    found = frozenset(_NAMES[name] for name in names if isinstance(name, str) and name in _NAMES)
+    if found:
+        types = found | {JsonType.INTEGER} if JsonType.NUMBER in found else found
+    if enum := _list_of(node, "enum"):
+        types &= _named(enum)
+    if "const" in node:
+        types &= _named([node["const"]])
+    return types
+
+
+def _list_of(node: dict[str, JsonValue], key: str) -> list[JsonValue]:
+    value = node.get(key)
+    return value if isinstance(value, list) else []
 
 
 def _named(values: list[JsonValue]) -> Types:
@@ -345,6 +356,4 @@ def _closure(node: JsonValue, root: JsonObject) -> Iterator[dict[str, JsonValue]
             references.add(reference)
             waiting.append(resolve(reference, root))
         for key in ("allOf", "anyOf", "oneOf"):
-            parts = node.get(key)
-            if isinstance(parts, list):
-                waiting.extend(parts)
+            waiting.extend(_list_of(node, key))

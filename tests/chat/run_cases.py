@@ -23,11 +23,6 @@ from daemon.core.events import Ending
 
 Json = Mapping[str, object]
 
-_TAGS = (
-    "<tool_call>", "</tool_call>", "<think>", "</think>", "<|channel|>", "<|message|>", "<|channel>", "<channel|>", "<|tool_call>",
-    "<tool_call|>", '<|"|>', "[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]", "<minimax:tool_call>", "<arg_key>", "<function=",
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -98,16 +93,17 @@ def feed(case: Json, way: str, pieces: Sequence[str]) -> Outcome:
 
 
 def _same(left: object, right: object) -> bool:
-    """Whether two JSON values are equal, 5 and 5.0 or true and 1 being different (numbers of `number` places are compared by
-    the caller's schema-free rule: the texts decide).
-    """
+    """Whether two JSON values are equal. An integer is no float and no boolean."""
     if isinstance(left, dict) and isinstance(right, dict):
         one, two = cast("dict[str, object]", left), cast("dict[str, object]", right)
         return one.keys() == two.keys() and all(_same(one[key], two[key]) for key in one)
     if isinstance(left, list) and isinstance(right, list):
         ones, twos = cast("list[object]", left), cast("list[object]", right)
         return len(ones) == len(twos) and all(map(_same, ones, twos))
-    return type(left) is type(right) and left == right
+    if isinstance(left, bool | float) or isinstance(right, bool | float):
+        same = (isinstance(left, bool) and isinstance(right, bool)) or (isinstance(left, float) and isinstance(right, float))
+        return same and left == right
+    return left == right
 
 
 def _text(value: object, compare: str) -> str:

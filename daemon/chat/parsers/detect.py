@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from daemon.chat.parsers import deepseek
 from daemon.chat.parsers.formats import THINK, Format
 from daemon.chat.parsers.scanner import Thinking
 
@@ -36,8 +37,8 @@ _SIGNS: tuple[tuple[Format, tuple[str, ...]], ...] = (
     (Format.MINIMAX, ("minimax:tool_call",)),
     (Format.GLM, ("<arg_key>",)),
     (Format.QWEN3_XML, ("<function=", "<parameter=")),
-    (Format.DEEPSEEK, ("｜tool▁call",)),
-    (Format.DEEPSEEK, ("｜DSML｜",)),
+    (Format.DEEPSEEK, (deepseek.CALL[:11],)),
+    (Format.DEEPSEEK, (deepseek.MARK,)),
     (Format.MISTRAL, ("[TOOL_CALLS]",)),
     (Format.HERMES_JSON, ("<tool_call>",)),
     (Format.PYTHONIC, ("<|python_start|>",)),
@@ -48,8 +49,21 @@ _SIGNS: tuple[tuple[Format, tuple[str, ...]], ...] = (
 """What a template must contain for each format; the first that fits."""
 
 _TURNS = re.compile(
-    r"<\|im_start\|>assistant|<\|assistant\|>|<\|turn>model|<start_of_turn>model|\[/INST\]|<｜Assistant｜>"
-    r"|<\|start_header_id\|>assistant<\|end_header_id\|>|<\|header_start\|>assistant<\|header_end\|>|\]~b\]ai|<\|start\|>assistant"
+    "|".join(
+        re.escape(turn)
+        for turn in (
+            "<|im_start|>assistant",
+            "<|assistant|>",
+            "<|turn>model",
+            "<start_of_turn>model",
+            "[/INST]",
+            f"<{deepseek.BAR}Assistant{deepseek.BAR}>",
+            "<|start_header_id|>assistant<|end_header_id|>",
+            "<|header_start|>assistant<|header_end|>",
+            "]~b]ai",
+            "<|start|>assistant",
+        )
+    )
 )
 """Where the model's turn begins, in the families known."""
 
@@ -102,12 +116,12 @@ _CALL_TAGS: dict[Format, tuple[str, ...]] = {
     Format.LLAMA3_JSON: ("<|python_tag|>",),
     Format.PYTHONIC: ("<|python_start|>", "<|python_end|>"),
     Format.DEEPSEEK: (
-        "<｜tool▁calls▁begin｜>",
-        "<｜tool▁calls▁end｜>",
-        "<｜tool▁call▁begin｜>",
-        "<｜tool▁call▁end｜>",
-        "<｜tool▁sep｜>",
-        "｜DSML｜",
+        deepseek.CALLS,
+        deepseek.CALLS_END,
+        deepseek.CALL,
+        deepseek.CALL_END,
+        deepseek.SEPARATOR,
+        deepseek.MARK,
     ),
     Format.MINIMAX: ("<minimax:tool_call>", "</minimax:tool_call>"),
 }

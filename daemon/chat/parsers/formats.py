@@ -2,7 +2,9 @@
 
 from enum import Enum
 
+from daemon.chat.parsers import deepseek, gemma, llama3, mistral, pythonic
 from daemon.chat.parsers.fenced_json import FencedJson
+from daemon.chat.parsers.invoke import Invoke
 from daemon.chat.parsers.scanner import Bare, Grammar, Thinking
 from daemon.chat.parsers.tool_call_tag import ToolCallTag
 
@@ -24,6 +26,7 @@ class Format(Enum):
 
 
 THINK = Thinking("<think>", "</think>")
+_MINIMAX = "minimax:tool_call"
 _BARE_JSON = Bare(starts="{[`", parser=FencedJson())
 
 
@@ -39,5 +42,42 @@ def grammar(form: Format) -> Grammar:
             )
         case Format.GLM:
             return Grammar(openers=("<tool_call>",), parser=ToolCallTag(), strays=("</tool_call>",), bare=_BARE_JSON)
-        case _:
+        case Format.GEMMA:
+            return Grammar(
+                openers=(gemma.OPENER,),
+                parser=gemma.Gemma(),
+                strays=(gemma.CLOSER,),
+                bare=Bare(starts="c", parser=gemma.Gemma(), held=False),
+            )
+        case Format.MISTRAL:
+            return Grammar(openers=(mistral.OPENER,), parser=mistral.Mistral(), strays=("[/TOOL_CALLS]",), bare=_BARE_JSON)
+        case Format.LLAMA3_JSON:
+            return Grammar(
+                openers=(llama3.TAG, "<function"),
+                parser=llama3.Llama3(),
+                strays=("<|eom_id|>",),
+                bare=Bare(starts="{[", parser=llama3.Llama3(), anywhere=True, held=False),
+            )
+        case Format.PYTHONIC:
+            return Grammar(
+                openers=(pythonic.START,),
+                parser=pythonic.Pythonic(),
+                strays=(pythonic.END,),
+                bare=Bare(starts="[", parser=pythonic.Pythonic(), held=False),
+            )
+        case Format.DEEPSEEK:
+            return Grammar(
+                openers=(deepseek.CALLS, deepseek.CALL, f"<{deepseek.ENVELOPE}>"),
+                parser=deepseek.DeepSeek(),
+                strays=(deepseek.CALLS_END, deepseek.CALL_END, f"</{deepseek.ENVELOPE}>"),
+                bare=_BARE_JSON,
+            )
+        case Format.MINIMAX:
+            return Grammar(
+                openers=(f"<{_MINIMAX}>", "<tool_calls>"),
+                parser=Invoke("", _MINIMAX),
+                strays=(f"</{_MINIMAX}>", "</tool_calls>"),
+                bare=_BARE_JSON,
+            )
+        case Format.PLAIN | Format.GPT_OSS:
             return Grammar()

@@ -130,31 +130,40 @@ class LooseJson:
                 return Verdict.DONE
             else:
                 out(lead)
-                if stack and stack[-1] == "}":
-                    name = yield from self.key()
-                    if name is None:
-                        return self._missing(first)
-                    out(quoted(name) + ": ")
-                    first = yield from self._cursor.peek()
-                if first in {"{", "["}:
-                    if len(stack) >= MAX_DEPTH:
-                        return Verdict.BROKEN
-                    self._cursor.take(1)
-                    stack.append("}" if first == "{" else "]")
-                    out(first)
-                    lead = ""
-                    continue
-                verdict = yield from self._leaf(out, first, _Place.MEMBER if stack[-1] == "}" else _Place.ITEM)
+                depth = len(stack)
+                verdict = yield from self._element(out, stack)
                 if verdict is not Verdict.DONE:
                     return verdict
+                if len(stack) > depth:
+                    lead = ""
+                    continue
             if not stack:
                 return Verdict.DONE
-            if (yield from self.separator()):
-                lead = ", "
-                continue
-            verdict = yield from self._at_closing(stack[-1])
-            if verdict is not Verdict.DONE:
-                return verdict
+            lead = ", "
+            if not (yield from self.separator()):
+                verdict = yield from self._at_closing(stack[-1])
+                if verdict is not Verdict.DONE:
+                    return verdict
+
+    def _element(self, out: Callable[[str], None], stack: list[str]) -> Steps[Verdict]:
+        """An element: in an object a key, then a value or the bracket that opens one, which is put on the stack."""
+        place = _Place.ITEM
+        first = yield from self._cursor.peek()
+        if stack and stack[-1] == "}":
+            place = _Place.MEMBER
+            name = yield from self.key()
+            if name is None:
+                return self._missing(first)
+            out(quoted(name) + ": ")
+            first = yield from self._cursor.peek()
+        if first not in {"{", "["}:
+            return (yield from self._leaf(out, first, place))
+        if len(stack) >= MAX_DEPTH:
+            return Verdict.BROKEN
+        self._cursor.take(1)
+        stack.append("}" if first == "{" else "]")
+        out(first)
+        return Verdict.DONE
 
     def _at_closing(self, bracket: str) -> Steps[Verdict]:
         """Whether, no comma being there, `bracket` or a closing tag is."""

@@ -206,7 +206,7 @@ class Scanner:
         if spaces:
             self._show(spaces)
         first = yield from self._cursor.peek()
-        if not first or first not in bare.starts:
+        if not first or first not in bare.starts or (yield from self._cursor.match(self._content_marks)):
             return False
         self._at.tracker.settle()
         if self._at.tracker.fence or self._at.tracker.span:

@@ -70,7 +70,7 @@ class TextArgument:
         self._decided = self._schema.text_only
         self._streaming = False
         self._begun = not layout
-        self._tail = ""
+        self._tail: str = ""
         arguments.seen.add(name)
 
     @property

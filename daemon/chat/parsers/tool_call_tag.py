@@ -14,7 +14,8 @@ from daemon.chat.parsers.xml_function import XmlFunction
 OPENER = "<tool_call>"
 CLOSER = "</tool_call>"
 _OBJECTS = CallObjects(closers=(CLOSER, OPENER))
-_FENCE = re.compile(r"[`a-z_]+")
+_FENCE = "```"
+_WORD = re.compile(r"[a-z_]+")
 _CLOSING_TAG = re.compile(r"[^<>\n]+")
 
 
@@ -41,41 +42,38 @@ class ToolCallTag:
             first = yield from cursor.peek()
             if not first:
                 return Verdict.DONE if complete else Verdict.CUT
-            if first == "`":
-                if (yield from cursor.match(("```",))) and not complete:
-                    yield from cursor.gather(_FENCE, None)
-                    continue
-                if not (yield from self._closing_fence(desk, complete=complete)):
-                    return Verdict.DONE if complete else Verdict.TEXT
+            if (yield from cursor.skip(CLOSER)):
+                return Verdict.DONE
+            if (yield from self._layout(desk, first, complete=complete)):
                 continue
             if first in "{[":
                 verdict = yield from _OBJECTS.parse("", desk)
-            elif first == "<":
-                mark = yield from cursor.match((CLOSER, OPENER, FUNCTION, "</"))
-                if mark == CLOSER:
-                    cursor.take(len(mark))
-                    return Verdict.DONE
-                if mark == OPENER:
-                    cursor.take(len(mark))
-                    continue
-                if mark == "</" and complete and not (yield from cursor.match(("</think>",))):
-                    cursor.take(1)
-                    yield from cursor.gather(_CLOSING_TAG, None)
-                    yield from cursor.skip(">")
-                    continue
-                if mark != FUNCTION:
-                    return Verdict.DONE if complete else Verdict.TEXT
-                cursor.take(len(mark))
+            elif (yield from cursor.skip(FUNCTION)):
                 verdict = yield from XmlFunction(desk, bare=False).read()
-            elif complete:
-                return Verdict.DONE
+            elif complete or first in "<`":
+                return Verdict.DONE if complete else Verdict.TEXT
             else:
                 verdict = yield from GlmFunction(desk).read()
             if verdict is not Verdict.DONE:
                 return verdict
             complete = True
 
-    def _closing_fence(self, desk: Desk, *, complete: bool) -> Steps[bool]:
-        if complete and (yield from desk.cursor.skip("```")):
+    def _layout(self, desk: Desk, first: str, *, complete: bool) -> Steps[bool]:
+        """Consume what may stand around calls: another opening tag, a fence, and behind a call closing tags of any kind."""
+        cursor = desk.cursor
+        if first == "`":
+            if not (yield from cursor.skip(_FENCE)):
+                return False
+            if not complete:
+                yield from cursor.gather(_WORD, len("tool_calls"))
             return True
-        return False
+        if first != "<":
+            return False
+        if (yield from cursor.skip(OPENER)):
+            return True
+        if not complete or not (yield from cursor.match(("</",))) or (yield from cursor.match(("</think>",))):
+            return False
+        cursor.take(1)
+        yield from cursor.gather(_CLOSING_TAG, None)
+        yield from cursor.skip(">")
+        return True
