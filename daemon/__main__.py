@@ -277,6 +277,7 @@ class Daemon:
             watching=parts.watch,
             tokenizing=parts.tokenizer,
             prompts=PromptBuilder(self._reading.model),
+            added=self._reading.model.added,
             settings=settings,
             version=self._version,
         )

@@ -1,0 +1,443 @@
+"""The rules of supervision, one by one, and under arbitrary sequences of events."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from daemon.core.exit_codes import ExitCode
+from daemon.core.settings import SupervisorSettings
+from daemon.core.supervision import boot_of, deadline, decide, describe, exit_words, takes_work
+from daemon.core.supervision_values import (
+    Ask,
+    Backoff,
+    Condemned,
+    Draining,
+    Effect,
+    Event,
+    Exited,
+    Failed,
+    FailedKind,
+    Finish,
+    GiveUp,
+    Greeted,
+    Interrupt,
+    Kill,
+    LinkLost,
+    Machine,
+    Mark,
+    Observed,
+    Policy,
+    Progressed,
+    Ready,
+    RestartAsked,
+    Rung,
+    Serve,
+    Spawn,
+    SpawnFailed,
+    StartAsked,
+    Starting,
+    StopAsked,
+    Stopped,
+    Stopping,
+    Terminate,
+    ThenRestart,
+    ThenStop,
+    Ticked,
+)
+from daemon.core.wire import FatalClass
+
+POLICY = Policy(
+    load_stall=180, step_stall=60, term=5, kill=20, restarts=3, window=600, backoff=1, backoff_limit=60, calm=120, blind=5
+)
+
+
+def play(events: Sequence[Event], machine: Machine | None = None) -> tuple[Machine, list[Effect]]:
+    """The state after `events` and all effects on the way."""
+    machine = machine or Machine()
+    effects: list[Effect] = []
+    for event in events:
+        machine, now = decide(machine, event, POLICY)
+        effects += now
+    return machine, effects
+
+
+def ready(t: float = 0) -> Machine:
+    """An engine that has said hello."""
+    return play([StartAsked(t), Greeted(t, 1)])[0]
+
+
+def test_start_asked_spawns_one_engine() -> None:
+    machine, effects = play([StartAsked(0), StartAsked(1)])
+    assert effects == [Spawn(1)]
+    assert machine.mode == Starting(1, 0, 0, 0)
+
+
+def test_hello_lets_requests_in() -> None:
+    machine, effects = play([StartAsked(0), Progressed(1, 1, "loading", 3, 10), Greeted(2, 1)])
+    assert effects == [Spawn(1), Serve(1)]
+    assert isinstance(machine.mode, Ready)
+    assert takes_work(machine.mode)
+
+
+def test_loading_progress_is_described() -> None:
+    machine, _ = play([StartAsked(0), Progressed(1, 1, "loading layers", 3, 10)])
+    assert describe(machine.mode) == "loading layers 3 of 10"
+
+
+def test_crash_interrupts_once_and_restarts_at_once() -> None:
+    machine, effects = play([LinkLost(10, 1), Exited(10.1, 1, -9)], ready())
+    assert [type(effect) for effect in effects] == [Interrupt, Spawn]
+    assert boot_of(machine.mode) == 2
+
+
+def test_exit_seen_before_link_end_interrupts_once() -> None:
+    machine, effects = play([Exited(10, 1, -11), LinkLost(10.1, 1)], ready())
+    assert [type(effect) for effect in effects] == [Interrupt, Spawn]
+    assert boot_of(machine.mode) == 2
+
+
+def test_second_death_in_a_row_waits_and_waits_double() -> None:
+    machine = ready()
+    waits: list[float] = []
+    t = 1.0
+    for _ in range(3):
+        machine, _ = play([Exited(t, machine.history.boots, -9)], machine)
+        if isinstance(machine.mode, Backoff):
+            waits.append(machine.mode.until - t)
+            machine, _ = play([Ticked(machine.mode.until)], machine)
+        t += 30
+        machine, _ = play([Greeted(t, machine.history.boots)], machine)
+    assert waits == [1, 2]
+
+
+def test_jitter_spreads_the_wait_around_the_backoff() -> None:
+    waits: list[float] = []
+    for luck in (0.0, 1.0):
+        machine, _ = play([Exited(1, 1, -9), Exited(2, 2, -9, luck)], ready())
+        assert isinstance(machine.mode, Backoff)
+        waits.append(machine.mode.until - 2)
+    assert waits == [0.75, 1.25]
+
+
+def test_budget_spent_fails_with_the_reason() -> None:
+    machine, effects = ready(), list[Effect]()
+    for boot in range(1, 5):
+        machine, now = play([Exited(float(boot), boot, -9), Ticked(boot + 0.99), Greeted(boot + 0.99, boot + 1)], machine)
+        effects += now
+        if isinstance(machine.mode, Backoff):
+            machine, now = play([Ticked(machine.mode.until), Greeted(machine.mode.until, boot + 1)], machine)
+            effects += now
+    assert isinstance(machine.mode, Failed)
+    assert machine.mode.kind is FailedKind.BUDGET
+    assert "4 times within 10 minutes" in machine.mode.why
+    assert "SIGKILL" in machine.mode.why
+    assert sum(isinstance(effect, Spawn) for effect in effects) == 3
+    assert sum(isinstance(effect, GiveUp) for effect in effects) == 1
+
+
+def test_restarts_older_than_the_window_are_forgiven() -> None:
+    machine = ready()
+    t = 0.0
+    for boot in range(1, 12):
+        t += POLICY.window / POLICY.restarts + 1
+        machine, _ = play([Exited(t, boot, -9)], machine)
+        if isinstance(machine.mode, Backoff):
+            t = machine.mode.until
+            machine, _ = play([Ticked(t)], machine)
+        machine, _ = play([Greeted(t, boot + 1)], machine)
+        assert isinstance(machine.mode, Ready)
+
+
+def test_served_tokens_for_a_while_end_the_row_of_deaths() -> None:
+    machine, _ = play([Exited(1, 1, -9), Greeted(2, 2)], ready())
+    assert machine.history.row == 1
+    machine, _ = play([Observed(2.0 + second, 2, Mark(second, 0, second), outstanding=True) for second in range(1, 125)], machine)
+    assert machine.history.row == 0
+
+
+def test_uptime_without_tokens_does_not_end_the_row_of_deaths() -> None:
+    machine, _ = play([Exited(1, 1, -9), Greeted(2, 2)], ready())
+    machine, _ = play([Observed(2.0 + second, 2, Mark(7, 7, 7), outstanding=False) for second in range(1, 600)], machine)
+    assert machine.history.row == 1
+
+
+@pytest.mark.parametrize("death", [Exited(3, 1, ExitCode.CONFIG), SpawnFailed(3, 1, "no such file")])
+def test_configuration_error_never_restarts(death: Exited | SpawnFailed) -> None:
+    machine, effects = play([StartAsked(0), Condemned(2, 1, FatalClass.CONFIG, "no such layer"), LinkLost(2.1, 1)])
+    assert not any(isinstance(effect, Interrupt) for effect in effects)
+    machine, effects = play([Exited(3, 1, 1)], machine)
+    assert machine.mode == Failed(FailedKind.CONFIG, "no such layer")
+    assert effects == [GiveUp("no such layer", FailedKind.CONFIG)]
+    machine, effects = play([StartAsked(0), death])
+    assert isinstance(machine.mode, Failed) == isinstance(death, Exited)
+
+
+def test_fatal_after_link_loss_still_gives_the_reason() -> None:
+    machine, _ = play([LinkLost(1, 1), Condemned(1.1, 1, FatalClass.DEVICE, "illegal address")], ready())
+    assert isinstance(machine.mode, Stopping)
+    assert machine.mode.after == ThenRestart("illegal address")
+
+
+def test_stall_with_work_outstanding_terminates_then_kills() -> None:
+    mark = Mark(5, 5, 5)
+    looks = [Observed(float(t), 1, mark, outstanding=True) for t in range(1, 70)]
+    machine, effects = play(looks, ready())
+    assert [type(effect) for effect in effects] == [Interrupt, Terminate]
+    assert isinstance(machine.mode, Stopping)
+    assert machine.mode.rung is Rung.TERMINATED
+    machine, effects = play([Ticked(machine.mode.until)], machine)
+    assert effects == [Kill(1)]
+    machine, effects = play([Exited(90, 1, -9)], machine)
+    assert effects == [Spawn(2)]
+
+
+def test_idle_engine_is_no_stall() -> None:
+    machine, effects = play([Observed(float(t), 1, Mark(5, 5, 5), outstanding=False) for t in range(1, 1000)], ready())
+    assert effects == []
+    assert isinstance(machine.mode, Ready)
+
+
+@pytest.mark.parametrize("field", ["step", "prompt_tokens", "generated_tokens", "phase"])
+def test_any_counter_that_moves_is_progress(field: str) -> None:
+    looks = [
+        Observed(float(t), 1, replace(Mark(), **{field: str(t) if field == "phase" else t}), outstanding=True)
+        for t in range(1, 300)
+    ]
+    machine, effects = play(looks, ready())
+    assert effects == []
+    assert isinstance(machine.mode, Ready)
+
+
+def test_observer_that_did_not_run_blames_nobody() -> None:
+    """After the daemon itself was stopped for an hour, the engine gets its full time again."""
+    machine, effects = play([Observed(1, 1, Mark(5), outstanding=True), Observed(3601, 1, Mark(5), outstanding=True)], ready())
+    assert effects == []
+    machine, effects = play([Observed(3601.0 + t, 1, Mark(5), outstanding=True) for t in range(1, 62)], machine)
+    assert [type(effect) for effect in effects] == [Interrupt, Terminate]
+
+
+def test_load_without_progress_is_a_hang() -> None:
+    machine, _ = play([StartAsked(0)])
+    machine, effects = play([Observed(float(t), 1, Mark(phase="loading"), outstanding=False) for t in range(1, 183)], machine)
+    assert [type(effect) for effect in effects] == [Terminate]
+    assert isinstance(machine.mode, Stopping)
+
+
+def test_process_that_outlives_kill_is_stuck_and_nothing_is_spawned() -> None:
+    machine, _ = play([Observed(float(t), 1, Mark(5), outstanding=True) for t in range(1, 70)], ready())
+    effects: list[Effect] = []
+    for _ in range(5):
+        due = deadline(machine.mode)
+        if due is None:
+            break
+        machine, now = play([Ticked(due)], machine)
+        effects += now
+    assert effects == [Kill(1)]
+    assert isinstance(machine.mode, Stopping)
+    assert machine.mode.rung is Rung.STUCK
+    assert "wsl --shutdown" in describe(machine.mode)
+    machine, effects = play([Ticked(10_000), Exited(10_001, 1, -9)], machine)
+    assert effects == [Spawn(2)]
+
+
+def test_stop_drains_then_asks_then_finishes() -> None:
+    machine, effects = play([StopAsked(10, 30), Observed(11, 1, Mark(1), outstanding=True)], ready())
+    assert isinstance(machine.mode, Draining)
+    assert effects == []
+    machine, effects = play([Observed(12, 1, Mark(2), outstanding=False)], machine)
+    assert effects == [Ask(1)]
+    machine, effects = play([Exited(13, 1, 0)], machine)
+    assert (machine.mode, effects) == (Stopped(), [Finish()])
+
+
+def test_stop_whose_drain_runs_out_asks_terminates_and_kills_in_that_order() -> None:
+    machine, effects = play([StopAsked(10, 30)], ready())
+    seen: list[Effect] = []
+    while (due := deadline(machine.mode)) is not None:
+        machine, effects = play([Ticked(due)], machine)
+        seen += effects
+    assert seen == [Ask(1), Terminate(1), Kill(1)]
+
+
+def test_engine_that_dies_while_draining_is_not_replaced() -> None:
+    machine, effects = play([StopAsked(10, 30), LinkLost(11, 1), Exited(11, 1, -9)], ready())
+    assert machine.mode == Stopped()
+    assert [type(effect) for effect in effects] == [Interrupt, Finish]
+
+
+@pytest.mark.parametrize("machine", [Machine(), Machine(Backoff(5, "x")), Machine(Failed(FailedKind.BUDGET, "x"))])
+def test_stop_without_engine_finishes_at_once(machine: Machine) -> None:
+    assert play([StopAsked(1, 30)], machine) == (replace(machine, mode=Stopped()), [Finish()])
+
+
+def test_restart_asked_by_a_person_costs_no_budget() -> None:
+    machine = ready()
+    for boot in range(1, 20):
+        t = boot * 10.0
+        machine, effects = play([RestartAsked(t, "asked"), Exited(t + 1, boot, -15), Greeted(t + 2, boot + 1)], machine)
+        assert [type(effect) for effect in effects] == [Interrupt, Terminate, Spawn, Serve]
+
+
+def test_failed_engine_starts_again_when_asked() -> None:
+    machine, effects = play([RestartAsked(5, "asked")], Machine(Failed(FailedKind.BUDGET, "x")))
+    assert effects == [Spawn(1)]
+    assert isinstance(machine.mode, Starting)
+
+
+def test_news_of_an_earlier_engine_changes_nothing() -> None:
+    machine, _ = play([Exited(1, 1, -9), Greeted(2, 2)], ready())
+    late = [
+        Exited(3, 1, -9),
+        LinkLost(3, 1),
+        Greeted(3, 1),
+        Condemned(3, 1, FatalClass.CONFIG, "x"),
+        Observed(3, 1, Mark(), outstanding=True),
+    ]
+    assert play(late, machine) == (machine, [])
+
+
+def test_exit_codes_have_words() -> None:
+    assert "SIGSEGV" in exit_words(-11)
+    assert "78" in exit_words(ExitCode.CONFIG)
+    assert "70" in exit_words(ExitCode.DEVICE)
+    assert "71" in exit_words(ExitCode.NO_MEMORY)
+    assert exit_words(3).endswith("exit code 3")
+
+
+def test_policy_takes_its_numbers_from_the_settings() -> None:
+    policy = Policy.of(SupervisorSettings(restarts=7, restart_window_minutes=2, term_seconds=9))
+    assert (policy.restarts, policy.window, policy.term) == (7, 120, 9)
+
+
+# --- any sequence of events ---
+
+
+class _World(RuleBasedStateMachine):
+    """A world that carries effects out: processes exist, die, hang and outlive SIGKILL as Hypothesis likes."""
+
+    boots = Bundle("boots")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine = Machine()
+        self.t = 0.0
+        self.alive: set[int] = set()
+        self.serving: int | None = None
+        self.spawned: list[float] = []
+        self.asked = 0
+        self.given_up = False
+
+    def feed(self, event: Event) -> None:
+        self.machine, effects = decide(self.machine, event, POLICY)
+        for effect in effects:
+            self.carry_out(effect)
+
+    def carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Spawn(boot):
+                assert not self.alive, "two engines at once"
+                self.alive.add(boot)
+                self.spawned.append(self.t)
+                self.given_up = False
+            case Serve(boot):
+                assert boot in self.alive
+                self.serving = boot
+            case Interrupt():
+                assert self.serving is not None, "nothing to interrupt"
+                self.serving = None
+            case Ask(boot) | Terminate(boot) | Kill(boot):
+                assert boot in self.alive, "signal to a process that is gone"
+            case GiveUp():
+                assert not self.alive
+                assert self.serving is None
+                self.given_up = True
+            case Finish():
+                assert not self.alive
+
+    @initialize()
+    def begin(self) -> None:
+        self.feed(StartAsked(self.t))
+
+    @rule(seconds=st.floats(0, 400))
+    def time_passes(self, seconds: float) -> None:
+        end = self.t + seconds
+        while (due := deadline(self.machine.mode)) is not None and due <= end:
+            self.t = max(self.t, due)
+            self.feed(Ticked(self.t))
+        self.t = end
+        self.feed(Ticked(self.t))
+
+    @precondition(lambda self: bool(self.alive))
+    @rule(
+        code=st.sampled_from([0, 1, -9, -11, ExitCode.DEVICE, ExitCode.NO_MEMORY]), luck=st.floats(0, 1), link_first=st.booleans()
+    )
+    def engine_dies(self, code: int, luck: float, link_first: bool) -> None:
+        boot = self.alive.pop()
+        if link_first:
+            self.feed(LinkLost(self.t, boot))
+        self.feed(Exited(self.t, boot, code, luck))
+        if not link_first:
+            self.feed(LinkLost(self.t, boot))
+
+    @precondition(lambda self: bool(self.alive))
+    @rule(data=st.data())
+    def engine_reports(self, data: st.DataObject) -> None:
+        boot = min(self.alive)
+        event = data.draw(
+            st.sampled_from(
+                [
+                    Progressed(self.t, boot, "loading", 1, 2),
+                    Greeted(self.t, boot),
+                    Condemned(self.t, boot, FatalClass.DEVICE, "sticky"),
+                    LinkLost(self.t, boot, "garbage"),
+                ]
+            )
+        )
+        self.feed(event)
+
+    @precondition(lambda self: bool(self.alive))
+    @rule(counter=st.integers(0, 3), outstanding=st.booleans())
+    def supervisor_looks(self, counter: int, outstanding: bool) -> None:
+        self.feed(Observed(self.t, min(self.alive), Mark(counter, 0, counter), outstanding))
+
+    @rule()
+    def person_restarts(self) -> None:
+        self.asked += 1
+        self.feed(RestartAsked(self.t, "asked"))
+
+    @rule(drain=st.floats(0, 60))
+    def daemon_stops_and_starts(self, drain: float) -> None:
+        self.asked += 1
+        self.feed(StopAsked(self.t, drain))
+        self.feed(StartAsked(self.t))
+
+    @invariant()
+    def the_state_knows_the_living(self) -> None:
+        boot = boot_of(self.machine.mode)
+        assert self.alive == (set() if boot is None else {boot})
+
+    @invariant()
+    def only_a_ready_engine_serves(self) -> None:
+        assert (self.serving is not None) == takes_work(self.machine.mode)
+
+    @invariant()
+    def restarts_stay_within_the_budget(self) -> None:
+        """Between two actions of people no window holds more starts than the budget allows, and the first."""
+        window = [t for t in self.spawned if self.t - t < POLICY.window]
+        assert len(window) <= (POLICY.restarts + 1) * (self.asked + 1)
+
+    @invariant()
+    def an_engine_in_trouble_always_gets_a_next_step(self) -> None:
+        mode = self.machine.mode
+        if isinstance(mode, Backoff | Draining) or (isinstance(mode, Stopping) and mode.rung is not Rung.STUCK):
+            assert deadline(mode) is not None
+        if isinstance(mode, Stopping) and isinstance(mode.after, ThenStop):
+            assert self.serving is None
+
+
+TestWorld = _World.TestCase
+TestWorld.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
