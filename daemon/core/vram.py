@@ -1,0 +1,310 @@
+"""How many people fit at how much context: arithmetic before anything is loaded.
+
+Pure. `host/` and `exl3ctl plan` read config.json and safetensors headers and hand values in. Every row says how far it can be
+believed: weights, KV and states are exact; prefill transients and logits are estimated from the shapes of what is computed;
+the overhead is assumed until a load on this machine measured it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from daemon.core.vram_model import (
+    PAGE,
+    AttentionLayer,
+    DeltaLayer,
+    LatentLayer,
+    Layer,
+    ModelShape,
+    SlidingLayer,
+    state_bytes,
+    token_bytes,
+)
+from daemon.core.vram_values import Card, CardPlan, Certainty, Demand, Fits, Item, Layout, NoRoom, Placing, Row
+from daemon.core.vram_weights import LayerWeights, Weights
+
+MARGIN = 256 << 20
+"""Bytes exllamav3 leaves free on each card when it splits by itself."""
+MOST_PEOPLE = 256
+_REBUILD_ROWS = 144
+"""Rows above which exllamav3 rebuilds quantised matrices instead of multiplying by them as they are."""
+_STAGING_PAGES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """A card's account while it is being filled."""
+
+    weights: int = 0
+    kv: int = 0
+    recurrent: int = 0
+    drafter: int = 0
+    vision: int = 0
+    transient: int = 0
+    logits: int = 0
+
+    def with_layer(self, weights: int, kv: int, recurrent: int, transient: int) -> "_Sums":
+        return replace(
+            self,
+            weights=self.weights + weights,
+            kv=self.kv + kv,
+            recurrent=self.recurrent + recurrent,
+            transient=max(self.transient, transient),
+        )
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.kv + self.recurrent + self.drafter + self.vision + self.transient + self.logits
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _mixing_transient(layer: Layer, demand: Demand, share: float) -> int:
+    rows = demand.chunk
+    match layer:
+        case AttentionLayer(q_heads, kv_heads, head_dim) | SlidingLayer(q_heads, kv_heads, head_dim):
+            activations = rows * (3 * q_heads + 2 * kv_heads) * head_dim * 2
+            staging = 0
+            if not demand.precision.full and isinstance(layer, AttentionLayer):
+                padded = -(-rows // 128) * 128
+                staging = 2 * _STAGING_PAGES * PAGE * kv_heads * head_dim * 2 + padded * q_heads * _power_of_two(head_dim) * 4
+            return int((activations + staging) * share)
+        case LatentLayer(q_heads, rank, rope):
+            return int(rows * (q_heads * 2 + 2) * (rank + rope) * 2 * share)
+        case DeltaLayer(_, v_heads, _, v_dim):
+            return int(rows * (2 * layer.channels + 3 * v_heads * v_dim) * 2 * share)
+
+
+def layer_transient(model: ModelShape, layer: Layer, weights: LayerWeights, demand: Demand, share: float = 1.0) -> int:
+    """Bytes a prefill chunk needs for a moment in one layer: the larger of its two halves, beside the fp32 residual."""
+    rows = demand.chunk
+    rebuilt = int(weights.rebuilt * share) if rows > _REBUILD_ROWS else 0
+    wide = model.experts.per_token * model.experts.intermediate if model.experts else model.intermediate
+    feed_forward = int(2 * rows * wide * 2 * share)
+    residual = 2 * rows * model.hidden * 4
+    return residual + rebuilt + max(feed_forward, _mixing_transient(layer, demand, share))
+
+
+def logits_bytes(model: ModelShape, demand: Demand) -> int:
+    """Rows of logits in fp16 with their fp32 copy: one a person, and one more a draft token."""
+    padded = -(-model.vocabulary // 128) * 128
+    return demand.people * (1 + demand.history) * padded * 6
+
+
+def _head_transient(model: ModelShape, weights: Weights) -> int:
+    return weights.head_rebuilt + 2 * model.hidden * 4
+
+
+def _drafter_bytes(model: ModelShape, weights: Weights, demand: Demand) -> int:
+    if not demand.drafter:
+        return 0
+    attention = next((layer for layer in model.layers if isinstance(layer, AttentionLayer)), None)
+    kv = token_bytes(attention, demand.precision) * demand.tokens * model.drafter_layers if attention else 0
+    return weights.drafter + kv
+
+
+def _rows(card: Card, sums: _Sums, weights: Certainty) -> tuple[Row, ...]:
+    rows = (
+        Row(Item.WEIGHTS, sums.weights, weights),
+        Row(Item.KV, sums.kv, weights),
+        Row(Item.RECURRENT, sums.recurrent, weights),
+        Row(Item.DRAFTER, sums.drafter, Certainty.EXACT),
+        Row(Item.VISION, sums.vision, Certainty.EXACT),
+        Row(Item.PREFILL, sums.transient, Certainty.ESTIMATED),
+        Row(Item.LOGITS, sums.logits, Certainty.ESTIMATED),
+        Row(Item.OVERHEAD, card.overhead, Certainty.MEASURED if card.confirmed else Certainty.ASSUMED),
+        Row(Item.MARGIN, MARGIN, Certainty.EXACT),
+    )
+    return tuple(row for row in rows if row.size)
+
+
+def _room(card: Card) -> int:
+    return card.size - card.overhead - MARGIN
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """What the loader places as a whole."""
+
+    name: str
+    layer: int | None
+    weights: int
+    kv: int
+    recurrent: int
+    transient: int
+    logits: int = 0
+
+
+def _modules(model: ModelShape, weights: Weights, demand: Demand) -> Iterator[_Module]:
+    for number, (layer, part) in enumerate(zip(model.layers, weights.layers, strict=True)):
+        yield _Module(
+            f"layer {number}",
+            number,
+            part.total,
+            token_bytes(layer, demand.precision) * demand.tokens,
+            state_bytes(layer, demand.people, demand.history),
+            layer_transient(model, layer, part, demand),
+        )
+    yield _Module(
+        "the head",
+        None,
+        weights.head + weights.norm + weights.other,
+        0,
+        0,
+        _head_transient(model, weights),
+        logits_bytes(model, demand),
+    )
+
+
+def _split(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand) -> Placing:
+    """Fill the cards in order, as exllamav3's own split does: a card that a module does not fit is closed."""
+    table = weights.embedding if weights.embedding_quantised else 0
+    start = _Sums(
+        weights=table,
+        drafter=_drafter_bytes(model, weights, demand),
+        vision=weights.vision if demand.vision else 0,
+    )
+    sums = [start, *(_Sums() for _ in cards[1:])]
+    held: list[list[int]] = [[] for _ in cards]
+    at = 0
+    for module in _modules(model, weights, demand):
+        grown = _grown(sums[at], module)
+        while grown.total > _room(cards[at]):
+            at += 1
+            if at == len(cards):
+                return _no_room(model, weights, cards, demand, module)
+            grown = _grown(sums[at], module)
+        sums[at] = grown
+        if module.layer is not None:
+            held[at].append(module.layer)
+    return Fits(
+        tuple(
+            CardPlan(card, _rows(card, total, Certainty.EXACT), (numbers[0], numbers[-1]) if numbers else None, demand.people)
+            for card, total, numbers in zip(cards, sums, held, strict=True)
+        )
+    )
+
+
+def _grown(sums: _Sums, module: _Module) -> _Sums:
+    more = sums.with_layer(module.weights, module.kv, module.recurrent, module.transient)
+    return replace(more, logits=more.logits + module.logits)
+
+
+def _no_room(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, module: _Module) -> NoRoom:
+    """What a split lacks at least: everything that must be held, against everything the cards have."""
+    need = sum(m.weights + m.kv + m.recurrent + m.logits for m in _modules(model, weights, demand))
+    need += _drafter_bytes(model, weights, demand) + (weights.vision if demand.vision else 0)
+    have = sum(max(0, _room(card) - module.transient) for card in cards)
+    where = f"{module.name} of {len(model.layers)}" if module.layer is not None else module.name
+    return NoRoom(f"{where} finds no room on {'the card' if len(cards) == 1 else 'any card'}", max(1, need - have))
+
+
+def _unit_shares(units: int, ratios: tuple[float, ...]) -> tuple[float, ...]:
+    """Whole units (heads) shared out by ratio, the largest remainders first."""
+    exact = [units * ratio for ratio in ratios]
+    counts = [int(x) for x in exact]
+    order = sorted(range(len(ratios)), key=lambda i: exact[i] - counts[i], reverse=True)
+    for i in order[: units - sum(counts)]:
+        counts[i] += 1
+    return tuple(count / units for count in counts)
+
+
+def _head_units(layer: Layer) -> int:
+    match layer:
+        case AttentionLayer(_, kv_heads, _) | SlidingLayer(_, kv_heads, _):
+            return kv_heads
+        case LatentLayer():
+            return 1
+        case DeltaLayer(k_heads):
+            return k_heads
+
+
+def _tensor(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand) -> Placing:
+    """Every layer on all cards, by the room each has; heads stay whole. An estimate of what exllamav3's allocator does."""
+    rooms = [max(1, _room(card)) for card in cards]
+    ratios = tuple(room / sum(rooms) for room in rooms)
+    sums = [_Sums() for _ in cards]
+    for layer, part in zip(model.layers, weights.layers, strict=True):
+        heads = _unit_shares(_head_units(layer), ratios)
+        kv = token_bytes(layer, demand.precision) * demand.tokens
+        state = state_bytes(layer, demand.people, demand.history)
+        for i, (share, ratio) in enumerate(zip(heads, ratios, strict=True)):
+            size = int(part.mixing * share + part.feed_forward * ratio) + part.norm
+            transient = layer_transient(model, layer, part, demand, max(share, ratio))
+            sums[i] = sums[i].with_layer(size, int(kv * share), int(state * share), transient)
+    tail = weights.head + weights.other + (weights.embedding if weights.embedding_quantised else 0)
+    for i, ratio in enumerate(ratios):
+        head = int(tail * ratio) + weights.norm
+        sums[i] = sums[i].with_layer(head, 0, 0, int(_head_transient(model, weights) * ratio))
+    sums[0] = replace(sums[0], logits=logits_bytes(model, demand))
+    plans = tuple(
+        CardPlan(card, _rows(card, total, Certainty.ESTIMATED), (0, len(model.layers) - 1), demand.people)
+        for card, total in zip(cards, sums, strict=True)
+    )
+    worst = min(plans, key=lambda plan: plan.free)
+    if worst.free < 0:
+        return NoRoom(f"the share of {worst.card.name} does not fit it", -worst.free)
+    return Fits(plans)
+
+
+def _replicas(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand) -> Placing:
+    """A whole engine on each card; people go where the most room is left."""
+    most = [_most_people(model, weights, (card,), demand, Layout.SPLIT) for card in cards]
+    if sum(most) < demand.people:
+        first = _split(model, weights, cards[:1], replace(demand, people=1))
+        if isinstance(first, NoRoom):
+            return NoRoom(f"the whole model does not fit {cards[0].name}: {first.words}", first.short)
+        return NoRoom(f"{sum(most)} people fit on {len(cards)} cards, {demand.people} are wanted", 1)
+    counts = [0] * len(cards)
+    for _ in range(demand.people):
+        freest = max((i for i in range(len(cards)) if counts[i] < most[i]), key=lambda i: most[i] - counts[i])
+        counts[freest] += 1
+    plans: list[CardPlan] = []
+    for card, count in zip(cards, counts, strict=True):
+        placed = _split(model, weights, (card,), replace(demand, people=count)) if count else Fits(())
+        if isinstance(placed, NoRoom):  # _most_people said that it fits
+            return placed
+        plans.extend(placed.cards)
+    return Fits(tuple(plans))
+
+
+def place(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, layout: Layout) -> Placing:
+    """Put the model, `demand.people` caches and everything else on the cards."""
+    match layout:
+        case Layout.SPLIT:
+            return _split(model, weights, cards, demand)
+        case Layout.TENSOR:
+            return _tensor(model, weights, cards, demand)
+        case Layout.REPLICAS:
+            return _replicas(model, weights, cards, demand)
+
+
+def _most_people(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, layout: Layout) -> int:
+    if layout is Layout.REPLICAS:
+        return sum(_most_people(model, weights, (card,), demand, Layout.SPLIT) for card in cards)
+    low, high = 0, MOST_PEOPLE
+    while low < high:
+        middle = (low + high + 1) // 2
+        if isinstance(place(model, weights, cards, replace(demand, people=middle), layout), Fits):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def most_people(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, layout: Layout) -> int:
+    """How many people fit at `demand.context`; at most `MOST_PEOPLE` a group of cards."""
+    return _most_people(model, weights, cards, demand, layout)
+
+
+def longest_context(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, layout: Layout) -> int:
+    """The longest context, in whole pages, at which `demand.people` fit; 0 where they do not fit at any."""
+    low, high = 0, (model.context or 1 << 20) // PAGE
+    while low < high:
+        middle = (low + high + 1) // 2
+        if isinstance(place(model, weights, cards, replace(demand, context=middle * PAGE), layout), Fits):
+            low = middle
+        else:
+            high = middle - 1
+    return low * PAGE

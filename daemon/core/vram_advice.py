@@ -1,0 +1,127 @@
+"""What to change when people and context do not fit: each change tried out, not guessed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from daemon.core.vram import longest_context, most_people
+from daemon.core.vram_model import ModelShape, Precision
+from daemon.core.vram_values import Card, Demand, Layout
+from daemon.core.vram_weights import LayerWeights, Weights
+
+_PRECISIONS = (Precision(8, 8), Precision(6, 6), Precision(5, 5), Precision(4, 4))
+_CHUNKS = (1024, 512)
+_LEAST_BITS = 2.0
+_SHORTEST = 1024
+"""Tokens of context below which a shorter context is no advice."""
+SPECULATION_PAYS_TO = 4
+"""Streams up to which drafting ahead pays: beyond, the batch itself uses the card well."""
+
+
+class Lever(Enum):
+    """What is changed."""
+
+    CACHE_BITS = "cache_bits"
+    CHUNK = "chunk"
+    CONTEXT = "context"
+    PEOPLE = "people"
+    LAYOUT = "layout"
+    WEIGHT_BITS = "weight_bits"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change that makes it fit, and how many people then fit at the context it leaves."""
+
+    lever: Lever
+    words: str
+    people: int
+
+
+def lighter(weights: Weights, bits: float) -> Weights:
+    """The same model quantised to `bits`: an estimate, since scales and unquantised parts stay."""
+    if weights.bits is None:
+        return weights
+    ratio = bits / weights.bits
+    return replace(
+        weights,
+        layers=tuple(
+            LayerWeights(int(layer.mixing * ratio), int(layer.feed_forward * ratio), layer.norm, layer.rebuilt)
+            for layer in weights.layers
+        ),
+        bits=bits,
+    )
+
+
+def changes(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, layout: Layout) -> tuple[Change, ...]:
+    """Every single change after which `demand.people` fit, or the nearest to it; empty where they fit as it is."""
+    if most_people(model, weights, cards, demand, layout) >= demand.people:
+        return ()
+    return tuple(_changes(model, weights, cards, demand, layout))
+
+
+def _changes(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, layout: Layout) -> Iterator[Change]:
+    yield from _thinner_cache(model, weights, cards, demand, layout)
+    yield from _shorter_chunks(model, weights, cards, demand, layout)
+    context = longest_context(model, weights, cards, demand, layout)
+    if context >= _SHORTEST:
+        yield Change(Lever.CONTEXT, f"a context of {context:,} tokens", demand.people)
+    people = most_people(model, weights, cards, demand, layout)
+    if people:
+        yield Change(Lever.PEOPLE, f"{people} {'person' if people == 1 else 'people'} at this context", people)
+    yield from _smaller_weights(model, weights, cards, demand, layout)
+    for other in Layout:
+        people = most_people(model, weights, cards, demand, other) if other is not layout and len(cards) > 1 else 0
+        if people >= demand.people:
+            yield Change(Lever.LAYOUT, f"the layout {other.value}", people)
+
+
+def _thinner_cache(
+    model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, layout: Layout
+) -> Iterator[Change]:
+    thinner = [p for p in _PRECISIONS if p.k_bits + p.v_bits < demand.precision.k_bits + demand.precision.v_bits]
+    for precision in thinner:
+        people = most_people(model, weights, cards, replace(demand, precision=precision), layout)
+        words = f"a cache of {precision.k_bits}-bit keys and {precision.v_bits}-bit values"
+        if people >= demand.people:
+            yield Change(Lever.CACHE_BITS, words, people)
+            return
+        if precision is thinner[-1] and people > most_people(model, weights, cards, demand, layout):
+            context = longest_context(model, weights, cards, replace(demand, precision=precision), layout)
+            each = f", or {demand.people} at {context:,} tokens" if context >= _SHORTEST else ""
+            yield Change(Lever.CACHE_BITS, f"{words}, for {people} people at this context{each}", people)
+
+
+def _shorter_chunks(
+    model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, layout: Layout
+) -> Iterator[Change]:
+    for chunk in _CHUNKS:
+        people = most_people(model, weights, cards, replace(demand, chunk=chunk), layout) if chunk < demand.chunk else 0
+        if people >= demand.people:
+            yield Change(Lever.CHUNK, f"prefill chunks of {chunk} tokens", people)
+            return
+
+
+def _smaller_weights(
+    model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, layout: Layout
+) -> Iterator[Change]:
+    if weights.bits is None:
+        return
+    bits = weights.bits // 0.5 * 0.5
+    while bits >= _LEAST_BITS:
+        if bits < weights.bits:
+            people = most_people(model, lighter(weights, bits), cards, demand, layout)
+            if people >= demand.people:
+                yield Change(Lever.WEIGHT_BITS, f"the model quantised to about {bits:g} bits a weight", people)
+                return
+        bits -= 0.5
+
+
+def speculation_advice(demand: Demand) -> str | None:
+    """A sentence where drafting ahead is asked for and will not pay."""
+    if (demand.history or demand.drafter) and demand.people > SPECULATION_PAYS_TO:
+        return (
+            f"Speculation rarely pays with {demand.people} people at once: it computes {1 + demand.history} rows a stream, and a"
+            f" batch of more than {SPECULATION_PAYS_TO} streams already uses the card well. It helps a single stream."
+        )
+    return None

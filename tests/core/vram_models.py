@@ -1,0 +1,110 @@
+"""Written-out configurations of the models exl3d is made for, and the tensors an EXL3 conversion of them would have.
+
+Dimensions are those of public models of this family; names are "-like" because nothing here is anybody's file.
+"""
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from daemon.core.safetensors_header import Tensor
+from daemon.core.vram_model import AttentionLayer, DeltaLayer, ModelShape, describe
+from daemon.core.vram_weights import Weights, weigh
+
+QWEN3_5_27B: Mapping[str, object] = {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "hidden_size": 5120,
+    "intermediate_size": 17408,
+    "num_hidden_layers": 64,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "full_attention_interval": 4,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 48,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "vocab_size": 248320,
+    "max_position_embeddings": 262144,
+    "tie_word_embeddings": False,
+    "quantization_config": {"quant_method": "exl3", "bits": 4.0, "head_bits": 6},
+}
+
+ORNITH_9B: Mapping[str, object] = {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "full_attention_interval": 4,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "vocab_size": 248320,
+    "max_position_embeddings": 262144,
+    "tie_word_embeddings": False,
+    "quantization_config": {"quant_method": "exl3", "bits": 4.0, "head_bits": 6},
+}
+
+_BYTES = {"F16": 2, "BF16": 2, "I16": 2, "F32": 4}
+
+
+def tensor(name: str, dtype: str, *shape: int) -> Tensor:
+    """A tensor as a header would describe it."""
+    return Tensor(name, dtype, shape, prod(shape) * _BYTES[dtype])
+
+
+def exl3(name: str, columns_in: int, columns_out: int, bits: int) -> Iterator[Tensor]:
+    """The tensors of one quantised matrix."""
+    rows, columns = -(-columns_in // 128) * 8, -(-columns_out // 128) * 8
+    yield tensor(f"{name}.trellis", "I16", rows, columns, 16 * bits)
+    yield tensor(f"{name}.suh", "F16", rows * 16)
+    yield tensor(f"{name}.svh", "F16", columns * 16)
+
+
+def _layer(model: ModelShape, number: int, bits: int) -> Iterator[Tensor]:
+    prefix, layer = f"model.language_model.layers.{number}", model.layers[number]
+    hidden = model.hidden
+    match layer:
+        case AttentionLayer(q_heads, kv_heads, head_dim):
+            yield from exl3(f"{prefix}.self_attn.q_proj", hidden, 2 * q_heads * head_dim, bits)
+            yield from exl3(f"{prefix}.self_attn.k_proj", hidden, kv_heads * head_dim, bits)
+            yield from exl3(f"{prefix}.self_attn.v_proj", hidden, kv_heads * head_dim, bits)
+            yield from exl3(f"{prefix}.self_attn.o_proj", q_heads * head_dim, hidden, bits)
+        case DeltaLayer(_, v_heads, _, v_dim, conv):
+            yield from exl3(f"{prefix}.linear_attn.in_proj_qkv", hidden, layer.channels, bits)
+            yield from exl3(f"{prefix}.linear_attn.in_proj_z", hidden, v_heads * v_dim, bits)
+            yield from exl3(f"{prefix}.linear_attn.out_proj", v_heads * v_dim, hidden, bits)
+            yield tensor(f"{prefix}.linear_attn.in_proj_a.weight", "F16", v_heads, hidden)
+            yield tensor(f"{prefix}.linear_attn.in_proj_b.weight", "F16", v_heads, hidden)
+            yield tensor(f"{prefix}.linear_attn.conv1d.weight", "F16", layer.channels, 1, conv)
+            yield tensor(f"{prefix}.linear_attn.A_log", "F32", v_heads)
+            yield tensor(f"{prefix}.linear_attn.dt_bias", "F32", v_heads)
+        case _:
+            raise AssertionError(layer)
+    yield from exl3(f"{prefix}.mlp.gate_proj", hidden, model.intermediate, bits)
+    yield from exl3(f"{prefix}.mlp.up_proj", hidden, model.intermediate, bits)
+    yield from exl3(f"{prefix}.mlp.down_proj", model.intermediate, hidden, bits)
+    yield tensor(f"{prefix}.input_layernorm.weight", "F16", hidden)
+    yield tensor(f"{prefix}.post_attention_layernorm.weight", "F16", hidden)
+
+
+def tensors(config: Mapping[str, object], bits: int = 4, head_bits: int = 6) -> tuple[Tensor, ...]:
+    """Every tensor of an EXL3 conversion."""
+    model = describe(config)
+    found = [tensor("model.language_model.embed_tokens.weight", "F16", model.vocabulary, model.hidden)]
+    for number in range(len(model.layers)):
+        found.extend(_layer(model, number, bits))
+    found.append(tensor("model.language_model.norm.weight", "F16", model.hidden))
+    found.extend(exl3("lm_head", model.hidden, model.vocabulary, head_bits))
+    return tuple(found)
+
+
+def weights(config: Mapping[str, object], bits: int = 4) -> Weights:
+    """Those tensors, weighed."""
+    model = describe(config)
+    return weigh(tensors(config, bits), len(model.layers), tied=model.tied)
