@@ -1,6 +1,6 @@
 """The aiohttp application, put together from its collaborators: one file an API family, each with an `add_routes`."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
@@ -13,6 +13,8 @@ from daemon.api.door import Door
 from daemon.api.doorman import Doorman
 from daemon.api.meters import Meters, registry
 from daemon.api.preparing import Preparing, PromptBuilding
+from daemon.api.speech import Speech
+from daemon.core.model import AddedToken
 from daemon.core.ports import Serving, Tokenizing, Watching
 from daemon.core.settings import Settings
 
@@ -26,14 +28,18 @@ def build(
     watching: Watching,
     tokenizing: Tokenizing,
     prompts: PromptBuilding,
+    added: Sequence[AddedToken],
     settings: Settings,
     version: str,
 ) -> web.Application:
-    """The application. Serve it with `runner`, which notices clients that hang up. Raises ConfigError for damaged keys."""
+    """The application. Serve it with `runner`, which notices clients that hang up. `added` are the tokenizer's added tokens
+    (`ModelDirectory.added`). Raises ConfigError for damaged keys.
+    """
     limit = settings.server.max_body_mib * _MIB
     threads = ThreadPoolExecutor(_THREADS, "exl3d-api")
     hashing = ThreadPoolExecutor(1, "exl3d-keys")
     meters = Meters()
+    speech = Speech(prompts.tool_source, added, tokenizing)
     authenticator = Authenticator(settings.keys, hashing)
     doorman = Doorman(authenticator, meters, settings.server.cors_origins, observing.OPEN_PATHS.__contains__)
 
@@ -46,7 +52,7 @@ def build(
         serving=serving,
         watching=watching,
         tokenizing=tokenizing,
-        preparing=Preparing(prompts, tokenizing, settings, threads),
+        preparing=Preparing(prompts, tokenizing, speech, settings, threads),
         settings=settings,
         door=Door(limit, threads),
         meters=meters,

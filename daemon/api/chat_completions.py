@@ -10,9 +10,11 @@ from daemon.api.preparing import Prepared
 from daemon.api.reply_facts import ReplyFacts, StreamStyle, style_of, usage_chunk
 from daemon.api.replying import stream_reply, whole_reply
 from daemon.api.schemas import ChatBody
+from daemon.api.speech import Parser
 from daemon.api.sse import DONE
 from daemon.api.usage import timings, total, usage_body
 from daemon.api.watch import Watch
+from daemon.core.errors import InvariantBroken
 
 PATH = "/v1/chat/completions"
 
@@ -38,13 +40,18 @@ async def answer(request: web.Request) -> web.StreamResponse:
     return await _whole(request, prepared, facts, watches)
 
 
+def _parser(prepared: Prepared) -> Parser:
+    if prepared.parsing is None:
+        raise InvariantBroken("a chat was prepared without a parser")
+    return prepared.parsing.parser()
+
+
 async def _streamed(
     request: web.Request, prepared: Prepared, facts: ReplyFacts, watches: list[Watch], style: StreamStyle
 ) -> web.StreamResponse:
     logprobs = prepared.groups[0].requests[0].logprobs is not None
     voices = [
-        ChatVoice(facts, index, watch, prepared.new_parser(), logprobs=logprobs, style=style)
-        for index, watch in enumerate(watches)
+        ChatVoice(facts, index, watch, _parser(prepared), logprobs=logprobs, style=style) for index, watch in enumerate(watches)
     ]
 
     def last() -> bytes:
@@ -59,7 +66,7 @@ async def _streamed(
 
 async def _whole(request: web.Request, prepared: Prepared, facts: ReplyFacts, watches: list[Watch]) -> web.Response:
     logprobs = prepared.groups[0].requests[0].logprobs is not None
-    drafts = [ChatDraft(facts, index, watch, prepared.new_parser(), logprobs=logprobs) for index, watch in enumerate(watches)]
+    drafts = [ChatDraft(facts, index, watch, _parser(prepared), logprobs=logprobs) for index, watch in enumerate(watches)]
 
     def body() -> bytes:
         request[OUTCOME] = drafts[0].finish_reason

@@ -10,10 +10,21 @@ import msgspec
 
 from daemon.api.logprobs import ChatLogprob, ChatLogprobs, chat_logprobs
 from daemon.api.reply_facts import ReplyFacts, StreamStyle, stop_reason
-from daemon.api.speech import CallArguments, CallStart, ContentDelta, Delta, Parser, ReasoningDelta
+from daemon.api.speech import Parser
 from daemon.api.sse import comment
 from daemon.api.usage import Timings, UsageBody, usage_body
 from daemon.api.watch import Watch
+from daemon.chat.parsing import (
+    CallArguments,
+    CallEnd,
+    CallStart,
+    ContentDelta,
+    Delta,
+    Final,
+    ReasoningDelta,
+    fold,
+)
+from daemon.core.errors import InvariantBroken
 from daemon.core.events import Broken, Ended, Opened, Paused, Piece, StreamEvent
 
 CHUNK_OBJECT = "chat.completion.chunk"
@@ -72,15 +83,18 @@ class ChatDraft:
 
     def __init__(self, facts: ReplyFacts, index: int, watch: Watch, parser: Parser, *, logprobs: bool) -> None:
         self.watch = watch
-        self.finish_reason = ""
         self._facts = facts
         self._index = index
         self._parser = parser
         self._logprobs: list[ChatLogprob] | None = [] if logprobs else None
-        self._content: list[str] = []
-        self._reasoning: list[str] = []
-        self._calls: list[tuple[CallStart, list[str]]] = []
+        self._deltas: list[Delta] = []
+        self._final: Final | None = None
         self._ended: Ended | None = None
+
+    @property
+    def finish_reason(self) -> str:
+        """Why it ended; empty before."""
+        return "" if self._final is None else self._final.finish_reason.value
 
     def take(self, event: StreamEvent) -> bytes:
         """Keep what the event brings."""
@@ -89,10 +103,11 @@ class ChatDraft:
                 if self._logprobs is not None and event.logprobs:
                     self._logprobs += chat_logprobs(self._facts.tokens, event.ids, event.logprobs)
                 if event.text:
-                    self._fold(self._parser.feed(event.text), len(event.ids))
+                    deltas = self._parser.feed(event.text)
+                    self.watch.count_reasoning(deltas, len(event.ids))
+                    self._deltas += deltas
             case Ended():
-                deltas, self.finish_reason = self._parser.finish(event.ending)
-                self._fold(deltas, 0)
+                self._final = self._parser.finish(event.ending)
                 self._ended = event
             case Opened() | Paused() | Broken():
                 pass
@@ -100,33 +115,18 @@ class ChatDraft:
 
     def choice(self) -> ChoiceBody:
         """The finished choice."""
-        ended = self._ended
-        content = "".join(self._content)
-        calls = [CallBody(start.id, FunctionBody(start.name, "".join(parts))) for start, parts in self._calls]
+        if self._final is None or self._ended is None:
+            raise InvariantBroken("a choice was asked for before its end")
+        message = fold(self._deltas, self._final)
+        calls = [CallBody(call.id, FunctionBody(call.name, call.arguments)) for call in message.tool_calls]
         return ChoiceBody(
             index=self._index,
-            message=MessageBody(
-                "assistant", content if content or not calls else None, "".join(self._reasoning) or None, calls or None
-            ),
+            message=MessageBody("assistant", message.content or (None if calls else ""), message.reasoning, calls or None),
             logprobs=None if self._logprobs is None else ChatLogprobs(self._logprobs),
             finish_reason=self.finish_reason,
-            stop_reason=None if ended is None else stop_reason(ended, self._facts.eos),
-            stop_detail=None if ended is None else ended.detail,
+            stop_reason=stop_reason(self._ended, self._facts.eos),
+            stop_detail=self._ended.detail,
         )
-
-    def _fold(self, deltas: Sequence[Delta], tokens: int) -> None:
-        for delta in deltas:
-            match delta:
-                case ContentDelta(text):
-                    self._content.append(text)
-                case ReasoningDelta(text):
-                    self._reasoning.append(text)
-                    self.watch.reasoning += tokens
-                    tokens = 0
-                case CallStart():
-                    self._calls.append((delta, []))
-                case CallArguments(index, text):
-                    self._calls[index][1].append(text)
 
 
 class ChatVoice:
@@ -164,9 +164,11 @@ class ChatVoice:
             self._waiting += chat_logprobs(self._facts.tokens, piece.ids, piece.logprobs)
         if not piece.text:
             return b""
-        return self._chunks(self._parser.feed(piece.text), len(piece.ids))
+        deltas = self._parser.feed(piece.text)
+        self.watch.count_reasoning(deltas, len(piece.ids))
+        return self._chunks(deltas)
 
-    def _chunks(self, deltas: Sequence[Delta], tokens: int) -> bytes:
+    def _chunks(self, deltas: Sequence[Delta]) -> bytes:
         if not deltas:
             return b""
         parts: list[bytes] = []
@@ -178,8 +180,6 @@ class ChatVoice:
                 case ContentDelta(text):
                     parts.append(self._chunk(b'{"content":' + _encode(text) + b"}"))
                 case ReasoningDelta(text):
-                    self.watch.reasoning += tokens
-                    tokens = 0
                     parts.append(self._chunk(b'{"reasoning_content":' + _encode(text) + b"}"))
                 case CallStart(index, call_id, name):
                     call = {"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}
@@ -187,6 +187,8 @@ class ChatVoice:
                 case CallArguments(index, text):
                     arguments = b'{"tool_calls":[{"index":%d,"function":{"arguments":' % index + _encode(text) + b"}}]}"
                     parts.append(self._chunk(arguments))
+                case CallEnd():
+                    pass
         return b"".join(parts)
 
     def _chunk(self, delta: bytes) -> bytes:
@@ -203,8 +205,9 @@ class ChatVoice:
         return b',"usage":' + _encode(usage_body(self.watch.so_far())) + b"}\n\n"
 
     def _end(self, ended: Ended) -> bytes:
-        deltas, self.finish_reason = self._parser.finish(ended.ending)
-        rest = self._chunks(deltas, 0)
+        final = self._parser.finish(ended.ending)
+        self.finish_reason = final.finish_reason.value
+        rest = self._chunks(final.deltas)
         opening = b"" if self._opened else self._chunk(b'{"role":"assistant","content":""}')
         logprobs = ChatLogprobs(self._waiting) if self._waiting else None
         tail: dict[str, object] = {"logprobs": logprobs, "finish_reason": self.finish_reason}

@@ -36,7 +36,7 @@ class Histogram:
         """As prometheus-client wants it."""
         buckets: list[tuple[str, float]] = []
         total = 0
-        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
+        for bound, count in zip((*(str(float(bound)) for bound in self._bounds), "+Inf"), self._counts, strict=True):
             total += count
             buckets.append((bound, total))
         return HistogramMetricFamily(name, help_text, buckets=buckets, sum_value=self._sum)

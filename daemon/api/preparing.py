@@ -1,23 +1,27 @@
 """From a checked body to `ValidRequest`s: chat to text, text to ids, ids to limits. Work that takes time is off the loop."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from daemon.api.constraints import constraint_of, wants_constraint
+from daemon.api.images import image_span
 from daemon.api.limits import Length, fit
 from daemon.api.sampling import sampler_of, seed_of, stop_ids_of, stop_strings_of
 from daemon.api.schemas import MAX_STREAMS, ChatBody, CompletionBody, Generation
-from daemon.api.speech import Parser, PlainParser
+from daemon.api.speech import ParserPlan, Speech
 from daemon.chat.messages import ChatInput, MediaPart, parse_chat
+from daemon.chat.parsing import starts_in_reasoning
 from daemon.chat.prompt import RenderedPrompt
+from daemon.chat.template_values import offered
 from daemon.core.errors import InvalidRequest, Overloaded
 from daemon.core.ports import ModelCard, Tokenizing
 from daemon.core.requests import ValidRequest
 from daemon.core.settings import Settings
-from daemon.core.wire import Constraint, TokenSpan
+from daemon.core.wire import Constraint, ImageSpan, Reasoning, Span, TokenSpan
 
 T = TypeVar("T")
 
@@ -26,6 +30,11 @@ _BUSY_RETRY = 1.0
 
 class PromptBuilding(Protocol):
     """The chat room's prompt builder, as far as the API needs it. Pure and safe to use from several threads."""
+
+    @property
+    def tool_source(self) -> str:
+        """The template of chats with tools; empty where the model has none."""
+        ...
 
     def render(self, chat: ChatInput) -> RenderedPrompt:
         """The prompt of a chat. Raises InvalidRequest."""
@@ -47,7 +56,8 @@ class Prepared:
     """Everything of a request that is needed to run it."""
 
     groups: tuple[Group, ...]
-    new_parser: Callable[[], Parser]
+    parsing: ParserPlan | None = None
+    """How to parse the answers; None: the text is the answer."""
 
     @property
     def clamped(self) -> str | None:
@@ -65,124 +75,159 @@ class Origin:
     """CLOCK_MONOTONIC seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """A prompt in ids, and what goes with it into every choice."""
+
+    spans: tuple[Span, ...]
+    echo: str = ""
+    reasoning: Reasoning | None = None
+    shown_ids: frozenset[int] = frozenset()
+    constraint: Constraint | None = None
+    logprobs: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of text."""
+        return sum(len(span.ids) for span in self.spans if isinstance(span, TokenSpan))
+
+
+@dataclass(frozen=True, slots=True)
+class _Chat:
+    """What the thread found out about a chat."""
+
+    rendered: RenderedPrompt
+    images: tuple[ImageSpan, ...]
+    parsing: ParserPlan
+    constraint: Constraint | None
+
+
 class Preparing:
     """Prepares requests. Bounded: more bodies at once than may queue are turned away before they cost anything."""
 
-    def __init__(self, prompts: PromptBuilding, tokenizing: Tokenizing, settings: Settings, threads: Executor) -> None:
+    def __init__(
+        self, prompts: PromptBuilding, tokenizing: Tokenizing, speech: Speech, settings: Settings, threads: Executor
+    ) -> None:
         self._prompts = prompts
         self._tokenizing = tokenizing
+        self._speech = speech
         self._settings = settings
         self._threads = threads
         self._busy = 0
 
     async def chat(self, body: ChatBody, card: ModelCard, origin: Origin) -> Prepared:
         """Prepare a chat. Raises InvalidRequest and Overloaded."""
-        with _Place(self):
-            rendered, constraint = await self._off_loop(self._chat_work, body, card)
-            ids = await self._tokenizing.encode_rendered(rendered.text)
-        logprobs = (body.top_logprobs or 0) if body.logprobs else None
+        with self._place():
+            chat = await self._off_loop(self._chat_work, body, card)
+            spans = await self._spans(chat)
+        reasoning = await self._speech.thought() if chat.parsing.in_reasoning else None
+        constraint = chat.constraint
+        if constraint is not None and reasoning is not None:
+            constraint = Constraint(constraint.kind, constraint.text, reasoning.end_ids)
+        prompt = _Prompt(
+            spans,
+            reasoning=reasoning,
+            shown_ids=self._speech.shown_ids,
+            constraint=constraint,
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        )
         asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        group = self._group(body, card, origin, _Prompt(ids), asked, logprobs, constraint)
-        return Prepared((group,), PlainParser)
+        return Prepared((self._group(body, card, origin, prompt, asked),), chat.parsing)
 
     async def completion(self, body: CompletionBody, card: ModelCard, origin: Origin) -> Prepared:
         """Prepare the prompts of a completion. Raises InvalidRequest and Overloaded."""
-        with _Place(self):
+        parts = prompts_of(body)
+        count = len(parts) * (body.n or 1)
+        if count > MAX_STREAMS:
+            raise InvalidRequest(f"`prompt` and `n` ask for {count} answers; the limit is {MAX_STREAMS}.", "n")
+        with self._place():
             constraint = await self._constraint(body)
-            parts = prompts_of(body)
-            if len(parts) * (body.n or 1) > MAX_STREAMS:
-                raise InvalidRequest(
-                    f"`prompt` and `n` ask for {len(parts) * (body.n or 1)} answers; the limit is {MAX_STREAMS}.", "n"
-                )
-            prompts = [await self._prompt(one, card, echo=body.echo or False) for one in parts]
+            prompts = [await self._prompt(body, one, card, constraint) for one in parts]
         groups = [
-            self._group(body, card, _part(origin, index, len(prompts)), prompt, body.max_tokens, body.logprobs, constraint)
+            self._group(body, card, _part(origin, index, len(prompts)), prompt, body.max_tokens)
             for index, prompt in enumerate(prompts)
         ]
-        return Prepared(tuple(groups), PlainParser)
+        return Prepared(tuple(groups))
 
-    def _chat_work(self, body: ChatBody, card: ModelCard) -> tuple[RenderedPrompt, Constraint | None]:
+    def _chat_work(self, body: ChatBody, card: ModelCard) -> _Chat:
         if body.top_logprobs and not body.logprobs:
             raise InvalidRequest("`top_logprobs` needs `logprobs` to be true.", "top_logprobs")
         chat = parse_chat(chat_fields(body))
         _look(chat, card)
-        return self._prompts.render(chat), constraint_of(body)
+        rendered = self._prompts.render(chat)
+        dialect = self._speech.dialect
+        parsing = ParserPlan(
+            dialect,
+            tuple(offered(chat)),
+            in_reasoning=starts_in_reasoning(rendered.text, dialect),
+            one_call=body.parallel_tool_calls is False,
+        )
+        return _Chat(rendered, tuple(map(image_span, rendered.images)), parsing, constraint_of(body))
+
+    async def _spans(self, chat: _Chat) -> tuple[Span, ...]:
+        if not chat.images:
+            return (TokenSpan(list(await self._tokenizing.encode_rendered(chat.rendered.text))),)
+        images = iter(chat.images)
+        spans: list[Span] = []
+        for segment in chat.rendered.segments():
+            if isinstance(segment, str):
+                spans.append(TokenSpan(list(await self._tokenizing.encode_rendered(segment))))
+            else:
+                spans.append(next(images))
+        return tuple(span for span in spans if isinstance(span, ImageSpan) or span.ids)
 
     async def _constraint(self, body: Generation) -> Constraint | None:
         return await self._off_loop(constraint_of, body) if wants_constraint(body) else None
 
-    async def _prompt(self, prompt: str | list[int], card: ModelCard, *, echo: bool) -> "_Prompt":
+    async def _prompt(
+        self, body: CompletionBody, prompt: str | list[int], card: ModelCard, constraint: Constraint | None
+    ) -> _Prompt:
         if isinstance(prompt, str):
-            return _Prompt(await self._tokenizing.encode_plain(prompt), prompt if echo else "")
+            span = TokenSpan(list(await self._tokenizing.encode_plain(prompt)))
+            return _Prompt((span,), prompt if body.echo else "", constraint=constraint, logprobs=body.logprobs)
         for index, token in enumerate(prompt):
             if not 0 <= token < card.vocabulary:
                 raise InvalidRequest(f"`prompt`: token {token} at {index} is outside 0 to {card.vocabulary - 1}.", "prompt")
-        return _Prompt(tuple(prompt), await self._tokenizing.decode(prompt, hide_special=False) if echo else "")
+        echo = await self._tokenizing.decode(prompt, hide_special=False) if body.echo else ""
+        return _Prompt((TokenSpan(prompt),), echo, constraint=constraint, logprobs=body.logprobs)
 
-    def _group(
-        self,
-        body: Generation,
-        card: ModelCard,
-        origin: Origin,
-        prompt: "_Prompt",
-        asked: int | None,
-        logprobs: int | None,
-        constraint: Constraint | None,
-    ) -> Group:
-        if not prompt.ids:
+    def _group(self, body: Generation, card: ModelCard, origin: Origin, prompt: _Prompt, asked: int | None) -> Group:
+        if not prompt.tokens:
             raise InvalidRequest("`prompt` holds no token; expected at least one.", "prompt")
-        length = fit(len(prompt.ids), asked, body.min_tokens, card.context, self._settings.server.max_tokens_overflow)
-        sampler, stop_ids, stop_strings = sampler_of(body, card), stop_ids_of(body, card), stop_strings_of(body)
-        spans = (TokenSpan(list(prompt.ids)),)
-        requests = tuple(
-            ValidRequest(
-                name=origin.name if choice == 0 else f"{origin.name}.{choice}",
-                owner=origin.owner,
-                spans=spans,
-                max_tokens=length.most,
-                min_tokens=length.least,
-                sampler=sampler,
-                seed=seed_of(body, choice),
-                stop_ids=stop_ids,
-                stop_strings=stop_strings,
-                logprobs=logprobs,
-                constraint=constraint,
-                deadline=None if body.timeout is None else origin.arrived + body.timeout,
-                hide_special=body.skip_special_tokens is not False,
-            )
-            for choice in range(body.n or 1)
+        length = fit(prompt.tokens, asked, body.min_tokens, card.context, self._settings.server.max_tokens_overflow)
+        first = ValidRequest(
+            name=origin.name,
+            owner=origin.owner,
+            spans=prompt.spans,
+            max_tokens=length.most,
+            min_tokens=length.least,
+            sampler=sampler_of(body, card),
+            seed=seed_of(body, 0),
+            stop_ids=stop_ids_of(body, card),
+            stop_strings=stop_strings_of(body),
+            logprobs=prompt.logprobs,
+            reasoning=prompt.reasoning,
+            constraint=prompt.constraint,
+            deadline=None if body.timeout is None else origin.arrived + body.timeout,
+            hide_special=body.skip_special_tokens is not False,
+            shown_ids=prompt.shown_ids,
         )
-        return Group(requests, length, prompt.echo)
+        others = [replace(first, name=f"{origin.name}.{choice}", seed=seed_of(body, choice)) for choice in range(1, body.n or 1)]
+        return Group((first, *others), length, prompt.echo)
 
     async def _off_loop(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(*arguments))
 
-    def enter(self) -> None:
-        """Take a place among those being prepared. Raises Overloaded."""
+    @contextmanager
+    def _place(self) -> Generator[None]:
+        """A place among those being prepared. Raises Overloaded."""
         if self._busy >= self._settings.server.max_queued:
             raise Overloaded("Too many requests are being read at this moment.", _BUSY_RETRY, own_limit=False)
         self._busy += 1
-
-    def leave(self) -> None:
-        """Give the place back."""
-        self._busy -= 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Prompt:
-    ids: tuple[int, ...]
-    echo: str = ""
-
-
-class _Place:
-    def __init__(self, preparing: Preparing) -> None:
-        self._preparing = preparing
-
-    def __enter__(self) -> None:
-        self._preparing.enter()
-
-    def __exit__(self, *_: object) -> None:
-        self._preparing.leave()
+        try:
+            yield
+        finally:
+            self._busy -= 1
 
 
 def chat_fields(body: ChatBody) -> dict[str, object]:

@@ -1,9 +1,11 @@
 """What one stream's events say about time and tokens: kept for its usage and timings, and added to the meters."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from daemon.api.meters import Meters
+from daemon.chat.parsing import Delta, ReasoningDelta
 from daemon.core.events import Broken, Ended, Opened, Paused, Piece, StreamEvent, Usage
 
 
@@ -43,6 +45,11 @@ class Watch:
                 self.usage = event.usage
                 self.meters.answer_lengths.observe(event.usage.completion)
                 self.meters.whole.observe(time.monotonic() - self.arrived)
+
+    def count_reasoning(self, deltas: Sequence[Delta], tokens: int) -> None:
+        """Count the tokens of a piece as thinking where the piece was. A host that knows counts better; see `so_far`."""
+        if deltas and type(deltas[0]) is ReasoningDelta:
+            self.reasoning += tokens
 
     def so_far(self) -> Usage:
         """Usage at this moment."""

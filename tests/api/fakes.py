@@ -11,7 +11,7 @@ from daemon.chat.messages import ChatInput, TextPart
 from daemon.chat.prompt import RenderedPrompt
 from daemon.core.errors import RequestError
 from daemon.core.events import Broken, Ended, Ending, Opened, Piece, StreamEvent, Usage
-from daemon.core.model import GenerationDefaults
+from daemon.core.model import AddedToken, GenerationDefaults
 from daemon.core.ports import EngineStatus, Health, ModelCard, Status
 from daemon.core.requests import ValidRequest
 from daemon.core.settings import ServerSettings, Settings
@@ -141,8 +141,12 @@ class FakeTokenizing:
         return self.token_text(token).encode()
 
 
+@dataclass(slots=True)
 class FakePrompts:
-    """Renders a chat as one line a message."""
+    """Renders a chat as one line a message, and `ending` behind it."""
+
+    tool_source: str = ""
+    ending: str = ""
 
     def render(self, chat: ChatInput) -> RenderedPrompt:
         """`Type: text` for each message."""
@@ -151,7 +155,7 @@ class FakePrompts:
             parts = [TextPart(message.content)] if isinstance(message.content, str) else message.content
             text = "".join(part.text for part in parts if isinstance(part, TextPart))
             lines.append(f"{type(message).__name__}: {text}\n")
-        return RenderedPrompt("".join(lines), "default")
+        return RenderedPrompt("".join(lines) + self.ending, "default")
 
 
 STATUS = Status(
@@ -210,14 +214,19 @@ def settings(**server: object) -> Settings:
 
 
 def application(
-    serving: FakeServing | None = None, chosen: Settings | None = None, watching: FakeWatching | None = None
+    serving: FakeServing | None = None,
+    chosen: Settings | None = None,
+    watching: FakeWatching | None = None,
+    prompts: FakePrompts | None = None,
+    added: Sequence[AddedToken] = (),
 ) -> web.Application:
     """The real application over the fakes."""
     return build(
         serving=serving or FakeServing(),
         watching=watching or FakeWatching(),
         tokenizing=FakeTokenizing(),
-        prompts=FakePrompts(),
+        prompts=prompts or FakePrompts(),
+        added=added,
         settings=chosen or Settings(),
         version="9.9.9",
     )
