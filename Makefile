@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SERVE_STAMP := $(VENV)/.exl3d-serve
 TEST_STAMP := $(VENV)/.exl3d-test
-INSTALLER := ops/install.py ops/machine.py ops/machine_plan.py pyproject.toml
+INSTALLER := $(wildcard ops/install.py ops/machine*.py ops/release_wheels.py) pyproject.toml
+INSTALL_ARGS := $(if $(DEVICE),--device $(DEVICE))
 
 # Where `make test` keeps the demo model between runs, outside the checkout.
 XDG_CACHE_HOME ?= $(HOME)/.cache
@@ -19,6 +20,7 @@ SERVE_ARGS ?=
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "  DEVICE=cpu with install or serve ignores a GPU."
 	@echo "  SERVE_ARGS, PYTEST_ARGS and BENCH_ARGS are passed on, as in: make serve SERVE_ARGS='--port 8000'"
 
 install: $(SERVE_STAMP) ## make .venv fit this machine: GPU or CPU build of torch, exllamav3, exl3d
@@ -65,9 +67,9 @@ FIND_PYTHON = for python in $(PYTHON) python3 python3.13 python3.12 python3.11 p
 	echo "Debian, Ubuntu, WSL: sudo apt-get install python3.11 python3.11-venv python3.11-dev" >&2; exit 1
 
 $(SERVE_STAMP): $(INSTALLER)
-	@python="$$($(FIND_PYTHON))" && "$$python" -m ops.install --venv $(VENV)
+	@python="$$($(FIND_PYTHON))" && "$$python" -m ops.install --venv $(VENV) $(INSTALL_ARGS)
 	@touch $@
 
 $(TEST_STAMP): $(INSTALLER)
-	@python="$$($(FIND_PYTHON))" && "$$python" -m ops.install --venv $(VENV) --extra dev
+	@python="$$($(FIND_PYTHON))" && "$$python" -m ops.install --venv $(VENV) --extra dev $(INSTALL_ARGS)
 	@touch $@ $(SERVE_STAMP)

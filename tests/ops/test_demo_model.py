@@ -11,7 +11,9 @@ from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariable
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ops.demo_model import MULTIPLE, Progress, Source, Stage, convert, is_ready, make_ready
+from ops.demo_conversion import MULTIPLE, convert
+from ops.demo_model import Source, is_ready, make_ready
+from ops.demo_values import Progress, Stage
 from ops.errors import DemoModelFailed
 from tests.ops import tiny_gguf
 

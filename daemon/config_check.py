@@ -1,0 +1,43 @@
+"""Reads the configuration exactly as the daemon would and prints what came of it, as one line of JSON (`core.config_report`).
+
+A root of its own, imported by nobody: `exl3ctl` runs it as a process, so that there is one reader of config.yaml and the tool
+never says good to a file that the daemon refuses.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from daemon.core.config_report import ConfigReport
+from daemon.core.errors import ConfigError
+from daemon.host.settings_file import find_file, read_configuration
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point. The exit code is 0 also for a bad configuration: the question was answered."""
+    parser = argparse.ArgumentParser(prog="python -m daemon.config_check", description=__doc__)
+    parser.add_argument("--config", type=Path)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    options = parser.parse_args(arguments)
+    report = check(cast("Path | None", options.config), cast("list[str]", options.set))
+    sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
+    return 0
+
+
+def check(given: Path | None, overrides: Sequence[str]) -> ConfigReport:
+    """The report for a file, or for the one that the daemon would find."""
+    source = find_file(given, os.environ)
+    try:
+        read = read_configuration(given, overrides, os.environ)
+    except ConfigError as problem:
+        return ConfigReport(str(problem), str(source) if source else None)
+    return ConfigReport(None, str(source) if source else None, str(read.state_dir.absolute()), read.settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

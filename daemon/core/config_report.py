@@ -1,0 +1,17 @@
+"""What `python -m daemon.config_check` prints and `exl3ctl` reads: one JSON document about the daemon's configuration."""
+
+import msgspec
+
+from daemon.core.settings import Settings
+
+
+class ConfigReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The configuration, or why there is none."""
+
+    problem: str | None
+    """What is wrong, with file, line and key; None where everything is good."""
+    source: str | None = None
+    """The file that was read; None where there was none."""
+    state_dir: str = ""
+    """Absolute path of the state directory."""
+    settings: Settings = Settings()

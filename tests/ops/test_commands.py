@@ -1,0 +1,266 @@
+"""`exl3ctl` as a person or a script uses it: output, exit codes, JSON shapes."""
+
+import http.server
+import json
+import socketserver
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pytest
+import yaml
+from rich.console import Console
+
+from daemon.core.keys import matches, parse_hash
+from daemon.core.ports import EngineStatus, Status
+from daemon.core.settings import KeySettings, Settings
+from daemon.core.wire import Pool
+from ops.__main__ import main
+from ops.exit_codes import ExitCode
+from ops.status_table import duration, status_table
+
+REPOSITORY = Path(__file__).parents[2]
+
+ENGINE = EngineStatus(
+    state="ready",
+    detail="",
+    pid=4711,
+    backend="exl3 on cuda",
+    pool=Pool(pages=400, referenced=100, slots=16, running=3, pending=1),
+    page=256,
+    restarts=2,
+    uptime=3725.0,
+)
+STATUS = Status(
+    version="0.1.0",
+    uptime=90061.0,
+    ready=True,
+    model="Qwen3-8B-EXL3",
+    context=81920,
+    engines=(ENGINE,),
+    running=3,
+    queued=2,
+    requests=1234,
+    prompt_tokens=1000,
+    cached_tokens=750,
+    generated_tokens=5678,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a call ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Tool:
+    """`exl3ctl` in an empty home and folder, away from the repository's config.yaml."""
+
+    def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.home = home
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+        for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "STATE_DIRECTORY", "FORCE_COLOR", "GITHUB_ACTIONS"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in (("HOME", str(home)), ("NO_COLOR", "1"), ("COLUMNS", "100"), ("PYTHONPATH", str(REPOSITORY))):
+            monkeypatch.setenv(name, value)
+        monkeypatch.chdir(home)
+
+    def __call__(self, *arguments: str) -> Done:
+        """Run a command line to its end."""
+        self._monkeypatch.setattr(sys, "argv", ["exl3ctl", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = self._capsys.readouterr()
+        return Done(int(ended.value.code or 0), captured.out, captured.err)
+
+
+@pytest.fixture
+def exl3ctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tool:
+    """The tool, in its own home."""
+    return Tool(tmp_path, monkeypatch, capsys)
+
+
+class _Answer(http.server.BaseHTTPRequestHandler):
+    """An admin socket that always says the same."""
+
+    body = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/status" else 404)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def address_string(self) -> str:
+        return "exl3ctl"
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's name
+        """Keep the test's output clean."""
+
+
+@contextmanager
+def daemon_saying(body: bytes, state: Path) -> Generator[None]:
+    """A daemon's admin socket under a state directory, answering GET /status with `body`."""
+    (state / "run").mkdir(parents=True)
+    handler = type("Handler", (_Answer,), {"body": body})
+    with socketserver.UnixStreamServer(str(state / "run" / "exl3d.sock"), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield
+        server.shutdown()
+        thread.join()
+
+
+def test_status_shows_the_running_daemon(tmp_path: Path, exl3ctl: Tool) -> None:
+    state = tmp_path / "s"
+    with daemon_saying(msgspec.json.encode(STATUS), state):
+        shown = exl3ctl("status", "--state-dir", str(state))
+        as_json = exl3ctl("status", "--state-dir", str(state), "--json")
+    assert (shown.code, shown.err) == (ExitCode.OK, "")
+    for words in (
+        "Qwen3-8B-EXL3",
+        "● ready",
+        "81,920 tokens",
+        "3 running, 2 queued",
+        "75% from cache",
+        "25,600 of 102,400 tokens",
+    ):
+        assert words in shown.out
+    assert msgspec.json.decode(as_json.out, type=Status) == STATUS
+
+
+def test_status_without_a_daemon_says_so_and_exits_3(tmp_path: Path, exl3ctl: Tool) -> None:
+    done = exl3ctl("status")
+    assert (done.code, done.out) == (ExitCode.NOT_RUNNING, "")
+    assert "no exl3d is running" in done.err
+    assert str(tmp_path / ".local/state/exl3d/run/exl3d.sock") in done.err
+
+
+def test_status_of_something_else_exits_4(tmp_path: Path, exl3ctl: Tool) -> None:
+    state = tmp_path / "s"
+    with daemon_saying(b'{"hello": "world"}', state):
+        done = exl3ctl("status", "--state-dir", str(state))
+    assert done.code == ExitCode.UNKNOWN
+    assert "Traceback" not in done.err
+
+
+def test_socket_left_by_a_dead_daemon_means_not_running(tmp_path: Path, exl3ctl: Tool) -> None:
+    state = tmp_path / "s"
+    with daemon_saying(b"", state):
+        pass
+    assert (state / "run" / "exl3d.sock").exists()
+    assert exl3ctl("status", "--state-dir", str(state)).code == ExitCode.NOT_RUNNING
+
+
+def test_config_example_is_what_config_check_calls_good(tmp_path: Path, exl3ctl: Tool) -> None:
+    example = exl3ctl("config", "example")
+    (tmp_path / "config.yaml").write_text(example.out)
+    checked = exl3ctl("config", "check")
+    assert (checked.code, checked.out) == (ExitCode.OK, "config.yaml: good\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("modell: x\n", ["line 1", "modell"]),
+        ("port: 8321\nengine:\n  k_bits: 99\n", ["line 3", "k_bits"]),
+        ("a: [\n", ["YAML"]),
+        ("host: 192.0.2.1\n", ["192.0.2.1", "exl3ctl key new"]),
+    ],
+)
+def test_config_check_names_place_and_remedy(tmp_path: Path, text: str, words: list[str], exl3ctl: Tool) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    done = exl3ctl("config", "check")
+    assert (done.code, done.out) == (ExitCode.FAILED, "")
+    assert "Traceback" not in done.err
+    for word in words:
+        assert word in done.err
+    answer = cast("dict[str, object]", json.loads(exl3ctl("config", "check", "--json").out))
+    assert answer["problem"] == done.err.strip()
+
+
+def test_commands_that_need_the_configuration_fail_on_a_bad_one(tmp_path: Path, exl3ctl: Tool) -> None:
+    (tmp_path / "config.yaml").write_text("port: many\n")
+    done = exl3ctl("status")
+    assert done.code == ExitCode.FAILED
+    assert "port" in done.err
+
+
+def test_key_new_prints_a_key_and_lines_that_accept_it(exl3ctl: Tool) -> None:
+    """The lines go under `keys:` as they are, whatever the name holds."""
+    done = exl3ctl("key", "new", 'Ann: "the" first')
+    key, _, lines = done.out.partition("\n")
+    settings = msgspec.convert(yaml.safe_load("keys:\n" + lines), Settings)
+    (entry,) = settings.keys
+    assert entry.name == 'Ann: "the" first'
+    assert matches(key, parse_hash(entry.hash))
+    assert not matches(key + "x", parse_hash(entry.hash))
+    assert key not in done.err
+
+
+def test_key_new_as_json_gives_the_entry(exl3ctl: Tool) -> None:
+    answer = json.loads(exl3ctl("key", "new", "ann", "--json").out)
+    entry = msgspec.convert(answer["entry"], KeySettings)
+    assert matches(answer["key"], parse_hash(entry.hash))
+
+
+def test_wrong_command_line_exits_2(exl3ctl: Tool) -> None:
+    assert exl3ctl("key", "new", "").code == ExitCode.USAGE
+    assert exl3ctl("status", "--no-such-option").code == ExitCode.USAGE
+    assert exl3ctl("no-such-command").code == ExitCode.USAGE
+
+
+def test_engine_check_prints_the_finding(exl3ctl: Tool) -> None:
+    """Whatever machine this is, the finding names system, Python and both packages; JSON has the same plan."""
+    done = exl3ctl("engine", "check")
+    for heading in ("System", "Python", "GPU", "installed torch", "installed exllamav3"):
+        assert heading in done.out
+    answer = json.loads(exl3ctl("engine", "check", "--json").out)
+    assert set(answer) == {"machine", "plan", "needs", "installed", "advice"}
+    assert done.code == (ExitCode.FAILED if answer["needs"] or answer["advice"] else ExitCode.OK)
+
+
+def test_completion_script_can_be_printed(exl3ctl: Tool) -> None:
+    done = exl3ctl("--show-completion", "bash")
+    assert done.code == ExitCode.OK
+    assert "complete" in done.out
+
+
+def _drawn(facts: Status) -> str:
+    console = Console(width=90, no_color=True)
+    with console.capture() as capture:
+        console.print(status_table(facts))
+    return capture.get()
+
+
+def test_table_of_a_loading_engine_shows_how_far_it_is() -> None:
+    engine = EngineStatus(
+        state="starting", detail="loading the weights", pid=1, backend="", pool=None, page=0, restarts=0, uptime=4.0, loading=0.4
+    )
+    drawn = _drawn(replace(STATUS, ready=False, engines=(engine,)))
+    assert "● not ready" in drawn
+    assert "loading the weights" in drawn
+    assert "40%" in drawn
+
+
+def test_table_names_engines_where_there_are_several() -> None:
+    drawn = _drawn(replace(STATUS, engines=(ENGINE, ENGINE)))
+    assert "engine 1" in drawn
+    assert "engine 2" in drawn
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0 s"), (59.9, "59 s"), (61, "1 min 1 s"), (3600, "1 h 0 min"), (90061, "1 d 1 h"), (86400 * 40, "40 d 0 h")],
+)
+def test_duration_gives_its_two_largest_units(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
