@@ -13,13 +13,16 @@ from itertools import count
 from pathlib import Path
 from typing import cast
 
+from daemon.chat.coerce import JsonType, Schema
 from daemon.chat.parsers.deltas import CallArguments, CallStart, ContentDelta, Delta, ReasoningDelta
+from daemon.chat.parsers.desk import Toolbox
 from daemon.chat.parsers.detect import Dialect
 from daemon.chat.parsers.formats import THINK, Format
 from daemon.chat.parsers.scanner import Thinking
 from daemon.chat.parsing import Message, build_parser, fold
 from daemon.chat.tool_schemas import parse_tools
 from daemon.core.events import Ending
+from tests.chat.request_cases import judge_request
 
 Json = Mapping[str, object]
 
@@ -92,17 +95,18 @@ def feed(case: Json, way: str, pieces: Sequence[str]) -> Outcome:
 # --- judging ----------------------------------------------------------------------------------------------------------
 
 
-def _same(left: object, right: object) -> bool:
-    """Whether two JSON values are equal. An integer is no float and no boolean."""
+def _same(left: object, right: object, schema: Schema) -> bool:
+    """Whether two JSON values are equal. An integer is no boolean, and no float but where the schema wants a number."""
     if isinstance(left, dict) and isinstance(right, dict):
         one, two = cast("dict[str, object]", left), cast("dict[str, object]", right)
-        return one.keys() == two.keys() and all(_same(one[key], two[key]) for key in one)
+        return one.keys() == two.keys() and all(_same(one[key], two[key], schema.property(key)) for key in one)
     if isinstance(left, list) and isinstance(right, list):
         ones, twos = cast("list[object]", left), cast("list[object]", right)
-        return len(ones) == len(twos) and all(map(_same, ones, twos))
-    if isinstance(left, bool | float) or isinstance(right, bool | float):
-        same = (isinstance(left, bool) and isinstance(right, bool)) or (isinstance(left, float) and isinstance(right, float))
-        return same and left == right
+        return len(ones) == len(twos) and all(_same(one, two, schema.items()) for one, two in zip(ones, twos, strict=True))
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, float) != isinstance(right, float) and not (schema.declared and JsonType.NUMBER in schema.types):
+        return False
     return left == right
 
 
@@ -117,7 +121,7 @@ def _text(value: object, compare: str) -> str:
             return text.strip()
 
 
-def matches(message: Message, expected: Json, compare: str) -> str:
+def matches(message: Message, expected: Json, compare: str, tools: Toolbox) -> str:
     """What differs; empty if nothing does."""
     if message.finish_reason.value != expected["finish_reason"]:
         return f"finish_reason {message.finish_reason.value!r}, not {expected['finish_reason']!r}"
@@ -130,7 +134,7 @@ def matches(message: Message, expected: Json, compare: str) -> str:
     if [call.name for call in message.tool_calls] != [call["name"] for call in wanted]:
         return f"calls {[call.name for call in message.tool_calls]}, not {[call['name'] for call in wanted]}"
     for call, want in zip(message.tool_calls, wanted, strict=True):
-        if not _same(json.loads(call.arguments), want["arguments"]):
+        if not _same(json.loads(call.arguments), want["arguments"], tools.schema(call.name)):
             return f"arguments {call.arguments}, not {json.dumps(want['arguments'], ensure_ascii=False)}"
     return ""
 
@@ -172,8 +176,9 @@ def _incomplete(outcome: Outcome, case: Json, started: int) -> str:
 def judge(case: Json) -> str:
     """Why a case fails; empty if it passes."""
     if case["format"] == "request":
-        return "request cases are not run yet"
+        return judge_request(case)
     compare = cast("str", case.get("compare") or "trim")
+    tools = Toolbox(parse_tools(case.get("tools") or []))
     accepted = [cast("Json", case["expect"]), *cast("list[Json]", case.get("also_ok") or [])]
     first: Message | None = None
     for way, pieces in ways(case):
@@ -181,13 +186,21 @@ def judge(case: Json) -> str:
         fault = broken_invariant(outcome, case)
         if fault:
             return f"{way}: {fault}"
-        faults = [matches(outcome.message, expected, compare) for expected in accepted]
+        faults = [matches(outcome.message, expected, compare, tools) for expected in accepted]
         if all(faults):
             return f"{way}: {faults[0]}"
         if first is not None and outcome.message != first:
             return f"{way}: {outcome.message}, but {first} when fed whole"
         first = first or outcome.message
     return ""
+
+
+def _judge_safely(case: Json) -> str:
+    """As `judge`; a case the runner cannot read fails and does not end the run."""
+    try:
+        return judge(case)
+    except Exception as error:  # noqa: BLE001  # whatever went wrong is the case's result, and it is printed
+        return f"{type(error).__name__}: {error}"
 
 
 def cases_of(path: Path) -> list[Json]:
@@ -203,7 +216,7 @@ def main(paths: Sequence[str]) -> int:
     passed = failed = 0
     for path in paths:
         for case in cases_of(Path(path)):
-            fault = judge(case)
+            fault = _judge_safely(case)
             if fault:
                 failed += 1
                 sys.stdout.write(f"FAILED {case['id']} ({case['format']}, {case['kind']}): {fault}\n")
