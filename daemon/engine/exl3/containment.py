@@ -10,34 +10,33 @@
 6. The rest is submitted again, oldest first, from its prompt and what was generated.
 """
 
-from dataclasses import dataclass
+import logging
 
+import torch
 from exllamav3 import Generator
 from exllamav3.constants import PAGE_SIZE
 from exllamav3.generator.pagetable import CachePage
 
+from daemon.core.wire import FailureClass, FatalClass
+from daemon.engine.backend import EngineFailed
+from daemon.engine.exl3.entrance import Entrance, Loaded
+from daemon.engine.exl3.faults import FaultKind, classify, describe
 from daemon.engine.exl3.job import ServedJob
-from daemon.engine.exl3.ticket import Ticket
+from daemon.engine.exl3.pace import Pace
+from daemon.engine.exl3.ticket import Desk, Standing, Ticket
 from daemon.engine.tensors import integers
+
+_log = logging.getLogger(__name__)
 
 PROBATION = 512
 """Steps without shortage of memory after which one more request is allowed again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Survivor:
-    """A request as it stood when the step failed."""
-
-    ticket: Ticket
-    ids: list[int]
-    forced: list[int]
-
-
-def survivors(generator: Generator) -> list[Survivor]:
+def survivors(generator: Generator) -> list[Standing]:
     """Cancel every job and give back what it needs to go on, oldest first."""
     jobs = [job for job in [*generator.active_jobs, *generator.pending_jobs] if isinstance(job, ServedJob)]
     found = [
-        Survivor(job.ticket, integers(job.sequences[0].sequence_ids.torch()), job.forced_left())
+        Standing(job.ticket, integers(job.sequences[0].sequence_ids.torch()), job.forced_left())
         for job in jobs
         if not job.ticket.ended
     ]
@@ -45,7 +44,7 @@ def survivors(generator: Generator) -> list[Survivor]:
     for job in jobs:
         generator.cancel(job)
     forget(generator, dirty)
-    return sorted(found, key=lambda survivor: survivor.ticket.arrival)
+    return sorted(found, key=lambda standing: standing.ticket.arrival)
 
 
 def _half_written(job: object) -> list[CachePage]:
@@ -90,3 +89,64 @@ class BatchLimit:
         if self._good >= PROBATION:
             self._good = 0
             self._generator.max_batch_size += 1
+
+
+class Containment:
+    """Carries out what the module says. `entrance` lets the survivors in again."""
+
+    def __init__(self, loaded: Loaded, desk: Desk, pace: Pace, entrance: Entrance) -> None:
+        self._loaded = loaded
+        self._generator = loaded.generator
+        self._desk = desk
+        self._pace = pace
+        self._entrance = entrance
+        self._limit = BatchLimit(loaded.generator)
+        self._failures = 0
+
+    def good_step(self) -> None:
+        """A step went well."""
+        self._failures = 0
+        self._limit.good_step()
+
+    def recover(self, problem: Exception) -> None:
+        """Survive an exception out of a step. Raises EngineFailed where the device is lost."""
+        kind = classify(problem)
+        if kind is FaultKind.DEVICE:
+            raise EngineFailed(FatalClass.DEVICE, describe(problem)) from problem
+        _log.error("a step failed and is contained: %s", describe(problem), exc_info=problem)
+        running = [job.ticket for job in self._generator.active_jobs if isinstance(job, ServedJob) and not job.ticket.ended]
+        found = survivors(self._generator)
+        newest = max(running, key=lambda ticket: ticket.arrival, default=None)
+        if kind is FaultKind.MEMORY:
+            self._free_memory()
+            if newest is not None and len(running) == 1:
+                self._desk.fail(newest, FailureClass.MEMORY, describe(problem))
+            self._limit.lower(len(running))
+        else:
+            self._failures += 1
+            if self._failures > 1 and newest is not None:
+                self._desk.fail(newest, FailureClass.INTERNAL, describe(problem))
+                self._failures = 0
+        for standing in found:
+            self._entrance.jobs.pop(standing.ticket.id, None)
+            if not standing.ticket.ended:
+                self._entrance.enter(standing)
+
+    def retry_starved(self, ticket: Ticket) -> None:
+        """A prompt that ran out of memory tries again in smaller chunks, or with fewer beside it."""
+        job = self._entrance.jobs.pop(ticket.id, None)
+        if job is None or ticket.ended:
+            return
+        self._free_memory()
+        others = len(self._generator.active_jobs)
+        smaller = self._pace.shrink()
+        if not smaller and others:
+            self._limit.lower(others + 1)
+        if smaller or others:
+            self._entrance.enter(Standing(ticket, integers(job.sequences[0].sequence_ids.torch()), job.forced_left()))
+        else:
+            self._desk.fail(ticket, FailureClass.MEMORY, "out of memory in the prompt's smallest chunk, with nothing beside it")
+
+    def _free_memory(self) -> None:
+        if self._loaded.on_gpu:
+            torch.cuda.empty_cache()

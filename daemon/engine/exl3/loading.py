@@ -17,8 +17,9 @@ from exllamav3.constants import PAGE_SIZE
 from daemon.core.settings import EngineSettings
 from daemon.core.wire import Configure, FatalClass
 from daemon.engine.backend import EngineFailed, LoadProgress, PrefillWatch
-from daemon.engine.exl3.backend import Exl3Backend, Loaded
+from daemon.engine.exl3.backend import Exl3Backend
 from daemon.engine.exl3.constraint import GrammarCompiler
+from daemon.engine.exl3.entrance import Loaded
 from daemon.engine.exl3.faults import FaultKind, classify, describe
 from daemon.engine.exl3.json_values import as_list, as_object
 from daemon.engine.exl3.null_parts import NullParts, load_null
@@ -204,7 +205,8 @@ def _read_config(directory: str) -> Config:
     if len(names) != 1 or names[0] not in known:
         raise EngineFailed(
             FatalClass.CONFIG,
-            f"{path} names the architecture {', '.join(map(str, names)) or 'none'}, which exllamav3 does not know. It knows: {', '.join(sorted(known))}.",
+            f"{path} names the architecture {', '.join(map(str, names)) or 'none'}, which exllamav3"
+            f" does not know. It knows: {', '.join(sorted(known))}.",
         )
     if not any(Path(directory).glob("*.safetensors")):
         raise EngineFailed(FatalClass.CONFIG, f"{directory} holds no .safetensors file: the weights are missing")

@@ -81,6 +81,15 @@ class Ticket:
         return self.position - self.request.origin
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A request as it stands before it enters the generator: where it goes on, and the ids it must still put in."""
+
+    ticket: Ticket
+    ids: list[int]
+    forced: list[int]
+
+
 @dataclass(slots=True)
 class Counts:
     """Totals since the engine started."""

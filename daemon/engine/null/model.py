@@ -50,7 +50,8 @@ class NullRow(Protocol):
 
 class NullModel:
     """See the module. `plain` are ordinary tokens to say where no script applies, `named` is the number of ids that stand for
-    a token, `config` is passed through."""
+    a token, `config` is passed through.
+    """
 
     loaded_tp = False
     recurrent_state_cls = None

@@ -1,0 +1,49 @@
+"""Tiny models for the engine's tests, written once a session."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daemon.core.settings import BackendKind, EngineSettings
+from daemon.engine.exl3 import runtime
+
+runtime.prepare(EngineSettings(backend=BackendKind.CPU, threads=1))
+
+from tests.engine.checkpoints import Architecture, write_checkpoint  # noqa: E402 - exllamav3 needs the operations first
+from tests.engine.workbench import Workbench  # noqa: E402 - as above
+
+ModelPath = Callable[[Architecture], Path]
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> ModelPath:
+    """A model directory by architecture."""
+    written: dict[Architecture, Path] = {}
+
+    def path(architecture: Architecture) -> Path:
+        if architecture not in written:
+            directory = tmp_path_factory.mktemp(architecture.name.lower())
+            written[architecture] = write_checkpoint(architecture, directory)
+        return written[architecture]
+
+    return path
+
+
+@pytest.fixture
+def dense(model_path: ModelPath) -> Workbench:
+    """A fresh engine with a tiny Qwen3."""
+    return Workbench(model_path(Architecture.QWEN3))
+
+
+@pytest.fixture
+def hybrid(model_path: ModelPath) -> Workbench:
+    """A fresh engine with a tiny Qwen3.5: GatedDeltaNet layers plus full attention."""
+    return Workbench(model_path(Architecture.QWEN3_5))
+
+
+@pytest.fixture(params=[Architecture.QWEN3, Architecture.QWEN3_5], ids=["dense", "hybrid"])
+def bench(request: pytest.FixtureRequest, model_path: ModelPath) -> Workbench:
+    """Both of them, one after the other."""
+    architecture: Architecture = request.param
+    return Workbench(model_path(architecture))
