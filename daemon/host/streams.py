@@ -147,8 +147,8 @@ class StreamRegistry:
 
     def cancel(self, entry: Entry) -> None:
         """Drop a request and whatever its reader has not taken."""
-        entry.outbox.drop()
         if not entry.ended:
+            entry.outbox.drop()
             self._break(entry, RequestTimeout("The client went away."), outcome="cancelled")
 
     # --- figures ---
