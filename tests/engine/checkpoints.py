@@ -6,7 +6,7 @@ transformers and exllamav3 load them. Sizes are multiples of 128, as exllamav3 1
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 
@@ -129,8 +129,7 @@ def _write_weights(architecture: Architecture, directory: Path, seed: int, dtype
     """Random weights through transformers, under the names both libraries look for."""
     import transformers  # noqa: PLC0415 - takes seconds; tests that only need a tokenizer go without
 
-    build: Callable[..., object] = transformers.AutoConfig.for_model  # pyright: ignore[reportUnknownMemberType] - takes any setting
-    config = build(**_sizes(architecture))
+    config = getattr(transformers.AutoConfig, "for_model")(**_sizes(architecture))  # noqa: B009 - its declared type knows no settings
     with torch.random.fork_rng():  # pyright: ignore[reportUnknownMemberType] - untyped in torch
         torch.default_generator.manual_seed(seed)
         model = getattr(transformers, architecture.value)(config).eval()
@@ -139,6 +138,9 @@ def _write_weights(architecture: Architecture, directory: Path, seed: int, dtype
                 if name.endswith(("norm.weight", "bias", "dt_bias")):
                     # transformers starts these at 0 or 1, which would hide a mistake in how they are used
                     parameter.add_(torch.randn_like(parameter) * 0.1)
+                elif name.endswith(("lm_head.weight", "mlp.gate.weight")):
+                    # choices of tokens and of experts as clear as a trained model makes them, not a row of near-ties
+                    parameter.mul_(4)
     model.to(dtype).save_pretrained(directory)
     if architecture.recurrent:
         # exllamav3 knows these models with their weights where the multimodal ones have them, and transformers accepts that
@@ -157,6 +159,10 @@ def write_checkpoint(architecture: Architecture, directory: Path, *, seed: int =
     directory.mkdir(parents=True)
     _write_weights(architecture, directory, seed, dtype)
     write_tokenizer(directory)
+    path = directory / "config.json"
+    written = json.loads(path.read_text(encoding="utf-8"))
+    # transformers writes some sizes under new names only
+    path.write_text(json.dumps(_sizes(architecture) | written, indent=1), encoding="utf-8")
     generation = {
         "eos_token_id": [MESSAGE_END, END_OF_TEXT],
         "pad_token_id": END_OF_TEXT,

@@ -78,6 +78,7 @@ _UNPINNED = "without CUDA torch cannot pin memory, which exllamav3 asks for in i
 
 
 def _patches() -> tuple[Patch, ...]:
+    backend = attention.Attention()
     experts = importlib.import_module("exllamav3.modules.block_sparse_mlp").BlockSparseMLP
     return (
         Patch("torch", "empty", _unpinned(torch.empty), _UNPINNED),
@@ -87,13 +88,13 @@ def _patches() -> tuple[Patch, ...]:
         Patch(
             "exllamav3.modules.attention_fn.dispatch",
             "attn_fns",
-            [attention.attention],
+            [backend.plain],
             "the other backends are Triton and CUDA kernels",
         ),
         Patch(
             "exllamav3.modules.attention_fn.dispatch",
             "_fns_qc",
-            [attention.quantized_attention],
+            [backend.quantized],
             "the same, for quantised caches",
         ),
         Patch(

@@ -1,4 +1,6 @@
-"""The paged key-value cache: which row of a layer's cache holds a token, writing rows, moving pages."""
+"""The paged key-value cache: where the tokens of a step lie in it, writing rows, moving pages."""
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,10 +16,15 @@ def paged_kv_cache_update(
     k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor
 ) -> None:
     """Append k and v, half (batch, new, heads, dim), behind each sequence's `cache_seqlens` tokens."""
-    page = k_cache.shape[1]
-    rows = cache_rows(block_table, cache_seqlens, k.shape[1], page).flatten()
-    k_cache.view(-1, *k_cache.shape[2:])[rows] = k.flatten(0, 1).to(k_cache.dtype)
-    v_cache.view(-1, *v_cache.shape[2:])[rows] = v.flatten(0, 1).to(v_cache.dtype)
+    rows = cache_rows(block_table, cache_seqlens, k.shape[1], k_cache.shape[1]).flatten()
+    write_rows(k, v, k_cache, v_cache, rows)
+
+
+def write_rows(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, rows: Tensor) -> None:
+    """Put k and v, half (batch, new, heads, dim), into the caches' rows int64 (batch·new)."""
+    width = k.shape[2] * k.shape[3]
+    k_cache.view(-1, width).index_copy_(0, rows, k.reshape(-1, width))
+    v_cache.view(-1, width).index_copy_(0, rows, v.reshape(-1, width))
 
 
 def cache_rotate(cache: Tensor, order: Tensor, temp: Tensor) -> None:
@@ -25,3 +32,65 @@ def cache_rotate(cache: Tensor, order: Tensor, temp: Tensor) -> None:
     moves: list[int] = order.numpy().tolist()
     for to, source in zip(moves[0::2], moves[1::2], strict=True):
         (cache[to] if to >= 0 else temp).copy_(cache[source] if source >= 0 else temp)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where the tokens of one forward pass lie: each row's past in the cache, its new tokens behind it."""
+
+    table: Tensor
+    """Block table int32 (batch, pages)."""
+    lengths: Tensor
+    """Tokens in the cache before this pass, int32 (batch)."""
+    new: int
+    """New tokens of each row."""
+    page: int
+    past: tuple[int, ...]
+    total: int
+    """Past and new tokens of the longest row."""
+    rows: Tensor
+    """Cache rows int64 (batch, total); behind a shorter row's end, to be masked, its own first one."""
+    added: Tensor
+    """Cache rows of the new tokens, int64 (batch·new)."""
+    unseen: Tensor | None
+    """0 where a query sees a token by position and -inf elsewhere, fp32 (batch, 1, new, total); None: all see all."""
+
+    def run(self, row: int, count: int) -> slice | None:
+        """The first `count` cache rows of a sequence as one slice, where its pages follow each other."""
+        rows = self.rows[row, :count]
+        first = int(rows[0])
+        # rows of one page always follow each other, so it is enough to look at where pages begin
+        begins = rows[:: self.page]
+        straight = torch.equal(begins, torch.arange(first, first + count, self.page))
+        return slice(first, first + count) if straight else None
+
+
+def plan_step(table: Tensor, lengths: Tensor, new: int, page: int) -> Step:
+    """Work out a `Step`."""
+    past: list[int] = lengths.numpy().tolist()
+    total = max(past) + new
+    rows = cache_rows(table, torch.zeros_like(lengths), total, page)
+    if min(past) != max(past):
+        # behind a shorter row's end read its own first token: masked, and no other row's NaN can come in
+        rows = torch.where(torch.arange(total) < lengths.view(-1, 1) + new, rows, rows[:, :1])
+    queries = lengths.long().view(-1, 1) + torch.arange(new)
+    unseen = None
+    if new > 1 or len(past) > 1:
+        visible = torch.arange(total) <= queries.unsqueeze(-1)
+        unseen = torch.zeros(visible.shape).masked_fill_(~visible, float("-inf")).unsqueeze(1)
+    return Step(table.clone(), lengths.clone(), new, page, tuple(past), total, rows, rows.gather(1, queries).flatten(), unseen)
+
+
+class Steps:
+    """Remembers the last step: every layer of a model asks for the same one."""
+
+    def __init__(self) -> None:
+        self._last: Step | None = None
+
+    def find(self, table: Tensor, lengths: Tensor, new: int, page: int) -> Step:
+        """The step for these inputs, compared by value, since their memory is used again for the next one."""
+        last = self._last
+        same = last is not None and last.new == new and last.page == page and torch.equal(last.lengths, lengths)
+        if last is None or not same or not torch.equal(last.table, table):
+            last = self._last = plan_step(table, lengths, new, page)
+        return last

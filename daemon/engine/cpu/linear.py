@@ -19,19 +19,35 @@ def hgemm_recon(x: Tensor, w: Tensor, y: Tensor) -> None:
 
 
 class BC_LinearFP16:  # noqa: N801 - exllamav3's name
-    """The fp32 copy of one layer's weight, made on first use because the half weight is filled after this is built."""
+    """The fp32 copy of one layer's weight, made on first use because the half weight is filled after this is built.
+
+    Trailing inputs and outputs whose weights are all zero are left out of the product: exllamav3 wants widths in multiples
+    of 128, and models that have others are padded with zeros.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         del weight, bias  # the layer hands them over with each call, since it may replace them
         self._source: Tensor | None = None
         self._rows = torch.empty(0)
 
-    def rows(self, weight: Tensor) -> Tensor:
-        """`weight` (k, n) as fp32 (n, k): one output's inputs side by side, which a single row of activations reads fastest."""
+    def multiply(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Compute x (..., k) times `weight` (k, n), in fp32."""
         if self._source is not weight:
-            self._rows = weight.t().float().contiguous()
+            self._rows = _without_padding(weight.t().float())
             self._source = weight
-        return self._rows
+        outputs, inputs = self._rows.shape
+        out = F.linear(x[..., :inputs].float(), self._rows)
+        missing = weight.shape[1] - outputs
+        return F.pad(out, (0, missing)) if missing else out
+
+
+def _without_padding(rows: Tensor) -> Tensor:
+    """Drop all-zero rows at the end and all-zero columns at the right; at least one of each stays."""
+    used = rows != 0
+    bottom, right = (used.any(axis).nonzero() for axis in (1, 0))
+    outputs, inputs = (int(ends[-1]) + 1 if ends.numel() else 1 for ends in (bottom, right))
+    # one output's inputs side by side, which a single row of activations reads fastest
+    return rows[:outputs, :inputs].contiguous()
 
 
 class _HalfLinear(Protocol):
@@ -49,6 +65,7 @@ def half_linear_forward(
 ) -> Tensor:
     """Stands in for `LinearFP16.forward`: x (..., k) → (..., n), computed in fp32, rounded to the type asked for."""
     del params
-    bias = None if self.bias is None else self.bias.float()
-    out = F.linear(x.float(), self.bc.rows(self.weight), bias)
+    out = self.bc.multiply(x, self.weight)
+    if self.bias is not None:
+        out = out + self.bias.float()
     return out.to(out_dtype or self.out_dtype or torch.half)

@@ -40,12 +40,12 @@ def _angles(positions: Tensor, inv_freq: Tensor, batch: int) -> Tensor:
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, style: _Style) -> Tensor:
     """Rotate the first 2·cos.shape[-1] components of every head of `x` fp32 (batch, length, heads, dim)."""
-    half = cos.shape[-1]
-    turned, kept = x[..., : 2 * half], x[..., 2 * half :]
+    width = 2 * cos.shape[-1]
+    turned, kept = x[..., :width], x[..., width:]
     match style:
         case _Style.NEOX:
-            a, b = turned[..., :half], turned[..., half:]
-            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+            partners = turned.roll(width // 2, -1)
+            turned = (turned * torch.cat((cos, cos), -1)).addcmul_(partners, torch.cat((-sin, sin), -1))
         case _Style.GPTJ:
             a, b = turned[..., 0::2], turned[..., 1::2]
             turned = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
