@@ -12,6 +12,8 @@ from daemon.chat.parsing import (
     Delta,
     Dialect,
     Final,
+    FinishReason,
+    Format,
     ReasoningDelta,
     build_parser,
     detect,
@@ -71,8 +73,21 @@ class ParserPlan:
 
     def parser(self) -> Parser:
         """A parser for one answer."""
+        if not self.tools and self.dialect.thinking is None and self.dialect.format is not Format.GPT_OSS:
+            return _Verbatim()
         made = build_parser(self.dialect, self.tools, starts_in_reasoning=self.in_reasoning)
         return _FirstCall(made) if self.one_call else made
+
+
+class _Verbatim:
+    """Nothing can be told apart: the text is the answer, at no cost."""
+
+    def feed(self, text: str) -> list[Delta]:
+        return [ContentDelta(text)]
+
+    def finish(self, ending: Ending) -> Final:
+        reason = FinishReason.LENGTH if ending is Ending.LENGTH else FinishReason.STOP
+        return Final((), reason, inside_reasoning=False)
 
 
 class _FirstCall:

@@ -24,7 +24,9 @@ def recorded() -> Iterator[tuple[str, Json]]:
 
 def whole(body: Json) -> Json:
     """The recording shortens long lists, with a note in the place of what it left out."""
-    kept = {name: [item for item in body[name] if isinstance(item, dict)] for name in ("messages", "tools") if name in body}
+    kept: dict[str, list[Json]] = {
+        name: [item for item in body[name] if isinstance(item, dict)] for name in ("messages", "tools") if name in body
+    }
     return {**body, **kept, "model": "fake-model"}
 
 
