@@ -65,7 +65,7 @@ async def test_four_streams_at_once_are_each_complete(client: openai.AsyncOpenAI
         parts: list[str] = []
         async for chunk in stream:
             if chunk.choices:
-                parts.append(chunk.choices[0].delta.content or "")  # noqa: PERF401  # what came before the error counts
+                parts.append(chunk.choices[0].delta.content or "")
             else:
                 assert chunk.usage is not None
                 assert chunk.usage.completion_tokens == 50
