@@ -5,7 +5,6 @@ believed: weights, KV and states are exact; prefill transients and logits are es
 the overhead is assumed until a load on this machine measured it.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from daemon.core.vram_model import (
@@ -136,25 +135,20 @@ class _Module:
     logits: int = 0
 
 
-def _modules(model: ModelShape, weights: Weights, demand: Demand) -> Iterator[_Module]:
+def _modules(model: ModelShape, weights: Weights, demand: Demand) -> tuple[_Module, ...]:
+    alike: dict[tuple[Layer, LayerWeights], tuple[int, int, int]] = {}
+    modules: list[_Module] = []
     for number, (layer, part) in enumerate(zip(model.layers, weights.layers, strict=True)):
-        yield _Module(
-            f"layer {number}",
-            number,
-            part.total,
-            token_bytes(layer, demand.precision) * demand.tokens,
-            state_bytes(layer, demand.people, demand.history),
-            layer_transient(model, layer, part, demand),
-        )
-    yield _Module(
-        "the head",
-        None,
-        weights.head + weights.norm + weights.other,
-        0,
-        0,
-        _head_transient(model, weights),
-        logits_bytes(model, demand),
-    )
+        sizes = alike.get((layer, part))
+        if sizes is None:
+            sizes = alike[layer, part] = (
+                token_bytes(layer, demand.precision) * demand.tokens,
+                state_bytes(layer, demand.people, demand.history),
+                layer_transient(model, layer, part, demand),
+            )
+        modules.append(_Module(f"layer {number}", number, part.total, *sizes))
+    held, transient = weights.head + weights.norm + weights.other, _head_transient(model, weights)
+    return (*modules, _Module("the head", None, held, 0, 0, transient, logits_bytes(model, demand)))
 
 
 def _split(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand) -> Placing:
@@ -168,12 +162,13 @@ def _split(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand:
     sums = [start, *(_Sums() for _ in cards[1:])]
     held: list[list[int]] = [[] for _ in cards]
     at = 0
-    for module in _modules(model, weights, demand):
+    modules = _modules(model, weights, demand)
+    for module in modules:
         grown = _grown(sums[at], module)
         while grown.total > _room(cards[at]):
             at += 1
             if at == len(cards):
-                return _no_room(model, weights, cards, demand, module)
+                return _no_room(modules, start.total, cards, module)
             grown = _grown(sums[at], module)
         sums[at] = grown
         if module.layer is not None:
@@ -187,16 +182,22 @@ def _split(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand:
 
 
 def _grown(sums: _Sums, module: _Module) -> _Sums:
-    more = sums.with_layer(module.weights, module.kv, module.recurrent, module.transient)
-    return replace(more, logits=more.logits + module.logits)
+    return _Sums(
+        weights=sums.weights + module.weights,
+        kv=sums.kv + module.kv,
+        recurrent=sums.recurrent + module.recurrent,
+        drafter=sums.drafter,
+        vision=sums.vision,
+        transient=max(sums.transient, module.transient),
+        logits=sums.logits + module.logits,
+    )
 
 
-def _no_room(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, module: _Module) -> NoRoom:
+def _no_room(modules: tuple[_Module, ...], start: int, cards: tuple[Card, ...], last: _Module) -> NoRoom:
     """What a split lacks at least: everything that must be held, against everything the cards have."""
-    need = sum(m.weights + m.kv + m.recurrent + m.logits for m in _modules(model, weights, demand))
-    need += _drafter_bytes(model, weights, demand) + (weights.vision if demand.vision else 0)
-    have = sum(max(0, _room(card) - module.transient) for card in cards)
-    where = f"{module.name} of {len(model.layers)}" if module.layer is not None else module.name
+    need = start + sum(module.weights + module.kv + module.recurrent + module.logits for module in modules)
+    have = sum(max(0, _room(card) - last.transient) for card in cards)
+    where = f"{last.name} of {len(modules) - 1}" if last.layer is not None else last.name
     return NoRoom(f"{where} finds no room on {'the card' if len(cards) == 1 else 'any card'}", max(1, need - have))
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from daemon.core.vram import longest_context, most_people
+from daemon.core.vram import longest_context, most_people, place
 from daemon.core.vram_model import ModelShape, Precision
-from daemon.core.vram_values import Card, Demand, Layout
+from daemon.core.vram_values import Card, Demand, Fits, Layout
 from daemon.core.vram_weights import LayerWeights, Weights
 
 _PRECISIONS = (Precision(8, 8), Precision(6, 6), Precision(5, 5), Precision(4, 4))
@@ -38,6 +38,10 @@ class Change:
     people: int
 
 
+def _fit(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, layout: Layout) -> bool:
+    return isinstance(place(model, weights, cards, demand, layout), Fits)
+
+
 def lighter(weights: Weights, bits: float) -> Weights:
     """The same model quantised to `bits`: an estimate, since scales and unquantised parts stay."""
     if weights.bits is None:
@@ -55,7 +59,7 @@ def lighter(weights: Weights, bits: float) -> Weights:
 
 def changes(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, layout: Layout) -> tuple[Change, ...]:
     """Every single change after which `demand.people` fit, or the nearest to it; empty where they fit as it is."""
-    if most_people(model, weights, cards, demand, layout) >= demand.people:
+    if _fit(model, weights, cards, demand, layout):
         return ()
     return tuple(_changes(model, weights, cards, demand, layout))
 
@@ -71,9 +75,8 @@ def _changes(model: ModelShape, weights: Weights, cards: tuple[Card, ...], deman
         yield Change(Lever.PEOPLE, f"{people} {'person' if people == 1 else 'people'} at this context", people)
     yield from _smaller_weights(model, weights, cards, demand, layout)
     for other in Layout:
-        people = most_people(model, weights, cards, demand, other) if other is not layout and len(cards) > 1 else 0
-        if people >= demand.people:
-            yield Change(Lever.LAYOUT, f"the layout {other.value}", people)
+        if other is not layout and len(cards) > 1 and _fit(model, weights, cards, demand, other):
+            yield Change(Lever.LAYOUT, f"the layout {other.value}", most_people(model, weights, cards, demand, other))
 
 
 def _thinner_cache(
@@ -81,13 +84,14 @@ def _thinner_cache(
 ) -> Iterator[Change]:
     thinner = [p for p in _PRECISIONS if p.k_bits + p.v_bits < demand.precision.k_bits + demand.precision.v_bits]
     for precision in thinner:
-        people = most_people(model, weights, cards, replace(demand, precision=precision), layout)
+        thin = replace(demand, precision=precision)
         words = f"a cache of {precision.k_bits}-bit keys and {precision.v_bits}-bit values"
-        if people >= demand.people:
-            yield Change(Lever.CACHE_BITS, words, people)
+        if _fit(model, weights, cards, thin, layout):
+            yield Change(Lever.CACHE_BITS, words, most_people(model, weights, cards, thin, layout))
             return
-        if precision is thinner[-1] and people > most_people(model, weights, cards, demand, layout):
-            context = longest_context(model, weights, cards, replace(demand, precision=precision), layout)
+        people = most_people(model, weights, cards, thin, layout) if precision is thinner[-1] else 0
+        if people > most_people(model, weights, cards, demand, layout):
+            context = longest_context(model, weights, cards, thin, layout)
             each = f", or {demand.people} at {context:,} tokens" if context >= _SHORTEST else ""
             yield Change(Lever.CACHE_BITS, f"{words}, for {people} people at this context{each}", people)
 
@@ -96,8 +100,9 @@ def _shorter_chunks(
     model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, layout: Layout
 ) -> Iterator[Change]:
     for chunk in _CHUNKS:
-        people = most_people(model, weights, cards, replace(demand, chunk=chunk), layout) if chunk < demand.chunk else 0
-        if people >= demand.people:
+        short = replace(demand, chunk=chunk)
+        if chunk < demand.chunk and _fit(model, weights, cards, short, layout):
+            people = most_people(model, weights, cards, short, layout)
             yield Change(Lever.CHUNK, f"prefill chunks of {chunk} tokens", people)
             return
 
@@ -110,8 +115,9 @@ def _smaller_weights(
     bits = weights.bits // 0.5 * 0.5
     while bits >= _LEAST_BITS:
         if bits < weights.bits:
-            people = most_people(model, lighter(weights, bits), cards, demand, layout)
-            if people >= demand.people:
+            light = lighter(weights, bits)
+            if _fit(model, light, cards, demand, layout):
+                people = most_people(model, light, cards, demand, layout)
                 yield Change(Lever.WEIGHT_BITS, f"the model quantised to about {bits:g} bits a weight", people)
                 return
         bits -= 0.5

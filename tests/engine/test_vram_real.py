@@ -1,0 +1,102 @@
+"""The plan's cache and state bytes against what exllamav3's own Cache allocates, on the CPU."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol, cast
+
+import pytest
+import torch
+
+from daemon.core.vram_model import Precision, checkpoint_bytes, describe, state_bytes, token_bytes
+from daemon.core.vram_weights import weigh
+from daemon.engine.cpu.install import install
+from ops.commands.plan import read_model
+from tests.engine.checkpoints import Architecture, write_checkpoint
+
+install()
+
+from exllamav3 import Cache, CacheLayer_fp16, CacheLayer_quant, Config, Model  # noqa: E402 - after the extension's stand-in
+
+TOKENS = 1024
+SLOTS = 3
+
+
+class _State(Protocol):
+    conv_state: torch.Tensor
+    recurrent_state: torch.Tensor
+    spec_conv: torch.Tensor
+    spec_beta: torch.Tensor
+    spec_g: torch.Tensor
+
+    def get_checkpoint_size(self) -> int: ...
+
+
+class _Module(Protocol):
+    def get_tensors(self) -> Mapping[str, torch.Tensor]: ...
+
+
+class _RealCache(Protocol):
+    """What the library's cache tells of itself, beyond what the product uses."""
+
+    recurrent_layers: Mapping[object, _State]
+
+    def get_all_tensors(self) -> list[torch.Tensor]: ...
+
+
+def _cache(model: Model, precision: Precision, history: int) -> _RealCache:
+    build = cast("Callable[..., _RealCache]", Cache)
+    if precision.full:
+        return build(model, TOKENS, CacheLayer_fp16, SLOTS, history)
+    return build(model, TOKENS, CacheLayer_quant, SLOTS, history, k_bits=precision.k_bits, v_bits=precision.v_bits)
+
+
+def _held(tensors: list[torch.Tensor]) -> int:
+    return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+
+
+@pytest.fixture(scope="module", params=[Architecture.LLAMA, Architecture.QWEN3_5], ids=lambda a: a.name.lower())
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    architecture: Architecture = request.param
+    return write_checkpoint(architecture, tmp_path_factory.mktemp("real") / architecture.name)
+
+
+@pytest.mark.parametrize("precision", [Precision(), Precision(4, 4), Precision(8, 5)], ids=["fp16", "4-4", "8-5"])
+@pytest.mark.parametrize("history", [0, 4])
+def test_planned_bytes_equal_what_the_cache_allocates(directory: Path, precision: Precision, history: int) -> None:
+    torch.set_num_threads(1)
+    model = Model.from_config(Config.from_directory(str(directory)))
+    cache = _cache(model, precision, history)
+    with torch.inference_mode():
+        model.load(device="cpu")
+    shape = describe(json.loads((directory / "config.json").read_text()))
+    try:
+        kv = _held(cache.get_all_tensors())
+        states = list(cache.recurrent_layers.values())
+        recurrent = sum(
+            _held([state.conv_state, state.recurrent_state, state.spec_conv, state.spec_beta, state.spec_g]) for state in states
+        )
+        checkpoint = sum(state.get_checkpoint_size() for state in states)
+    finally:
+        model.unload()
+    assert kv == TOKENS * sum(token_bytes(layer, precision) for layer in shape.layers)
+    assert recurrent == sum(state_bytes(layer, SLOTS, history) for layer in shape.layers)
+    assert checkpoint == sum(checkpoint_bytes(layer) for layer in shape.layers)
+    assert bool(states) == shape.recurrent
+
+
+def test_planned_weights_equal_what_the_loaded_modules_hold(directory: Path) -> None:
+    torch.set_num_threads(1)
+    model = Model.from_config(Config.from_directory(str(directory)))
+    with torch.inference_mode():
+        model.load(device="cpu")
+    modules = cast("Iterable[_Module]", model)
+    try:
+        held = {name: tensor.nbytes for module in modules for name, tensor in module.get_tensors().items()}
+    finally:
+        model.unload()
+    files = read_model(directory)
+    shape = describe(files.config)
+    planned = weigh(files.tensors, len(shape.layers), tied=shape.tied)
+    assert planned.loaded == sum(size for name, size in held.items() if "embed_tokens" not in name)
+    assert planned.embedding == sum(size for name, size in held.items() if "embed_tokens" in name)
