@@ -58,6 +58,9 @@ _HINTS: Mapping[str, JsonType] = {
 _MAX_STEPS = 2000
 """Schema nodes one question may visit; references can make a small schema endless."""
 
+_MAX_DEPTH = 64
+"""Schemas inside one another, references included, that a question about types follows."""
+
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -92,7 +95,7 @@ class Schema:
     def types(self) -> Types:
         """The types a value here may have."""
         if self._types is None:
-            self._types = _types(self._node, self._root, iter(range(_MAX_STEPS)))
+            self._types = _types(self._node, self._root, iter(range(_MAX_STEPS)), 0)
         return self._types
 
     @property
@@ -255,24 +258,27 @@ def _integer(text: str) -> str | None:
         return sign + digits if digits != "0" else "0"
     if not _NUMBER.fullmatch(text) or len(text) > _MAX_EXPANDED:
         return None
-    value = Decimal(text)
+    try:
+        value = Decimal(text)
+    except ArithmeticError:  # an exponent beyond what decimals can hold
+        return None
     if abs(value.adjusted()) > _MAX_EXPANDED or value != value.to_integral_value():
         return None
     return str(int(value))
 
 
-def _types(node: JsonValue, root: JsonObject, steps: Iterator[int]) -> Types:
+def _types(node: JsonValue, root: JsonObject, steps: Iterator[int], depth: int) -> Types:
     """The types `node` admits; everything where nothing is said or the search grows too long."""
-    if not isinstance(node, dict) or next(steps, None) is None:
+    if not isinstance(node, dict) or depth > _MAX_DEPTH or next(steps, None) is None:
         return ANY
     types = _own_types(node)
     reference = node.get("$ref")
     if isinstance(reference, str):
-        types &= _types(resolve(reference, root), root, steps)
+        types &= _types(resolve(reference, root), root, steps, depth + 1)
     for part in _list_of(node, "allOf"):
-        types &= _types(part, root, steps)
+        types &= _types(part, root, steps, depth + 1)
     for key in ("anyOf", "oneOf"):
-        branches = [_types(branch, root, steps) for branch in _list_of(node, key)]
+        branches = [_types(branch, root, steps, depth + 1) for branch in _list_of(node, key)]
         if branches:
             types &= frozenset[JsonType]().union(*branches)
     if types == ANY:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from daemon.chat.parsers.cursor import Cursor, Steps
-from daemon.chat.parsers.desk import Desk, Verdict
+from daemon.chat.parsers.desk import Arguments, Desk, Verdict
 from daemon.chat.parsers.loose_json import LooseJson, nowhere, read_arguments
 from daemon.core.events import Ending
 
@@ -58,18 +58,19 @@ class _CallObject:
         self._bare = rules.bare
         self._cursor = desk.cursor
         self._json = LooseJson(desk.cursor, rules.closers)
+        self._nested = False  # whether the call is wrapped in an object of its own, as OpenAI's are
         self._name: str | None = None
         self._early: list[str] | None = None  # arguments that came before the name
-        self._written = False
+        self._arguments: Arguments | None = None  # read, but not closed before the object is
 
     def read(self) -> Steps[Verdict]:
         verdict = yield from self._members()
         if verdict is not Verdict.DONE:
             return verdict
-        if not self._written:
+        if self._arguments is None:
             verdict = yield from self._without_arguments()
-        if verdict is Verdict.DONE:
-            self._desk.settle()
+        if verdict is Verdict.DONE and self._arguments is not None:
+            self._desk.complete(self._arguments)
         return verdict
 
     @property
@@ -82,7 +83,7 @@ class _CallObject:
         """The verdict on an object that is no call."""
         if self._cursor.done:
             return Verdict.CUT
-        return Verdict.BROKEN if self._written or not self._bare else Verdict.TEXT
+        return Verdict.BROKEN if self._arguments is not None or not self._bare else Verdict.TEXT
 
     def _members(self) -> Steps[Verdict]:
         self._cursor.take(1)
@@ -106,7 +107,8 @@ class _CallObject:
 
     def _member(self, key: str) -> Steps[Verdict]:
         first = yield from self._json.first()
-        if key == "function" and first == "{":
+        if key == "function" and first == "{" and not self._nested:
+            self._nested = True
             return (yield from self._members())
         if key in _NAME_KEYS and first in {'"', "'"} and self._name is None:
             self._name = yield from self._json.text()
@@ -114,18 +116,20 @@ class _CallObject:
                 return Verdict.CUT
             fits = bool(self._name) and (not self._bare or self._desk.tools.declared(self._name))
             return Verdict.DONE if fits else self._unfit
-        if key in _ARGUMENT_KEYS and not self._written and self._early is None:
-            return (yield from self._arguments())
+        if key in _ARGUMENT_KEYS and self._arguments is None and self._early is None:
+            return (yield from self._read_arguments())
         if self._bare and key not in _OTHER_KEYS:
             return self._unfit
         return (yield from self._json_value(nowhere_out=True))
 
-    def _arguments(self) -> Steps[Verdict]:
+    def _read_arguments(self) -> Steps[Verdict]:
         if self._name is None:
             self._early = []
             return (yield from self._json_value(nowhere_out=False))
-        verdict = yield from read_arguments(self._json, self._cursor, self._desk.open(self._name))
-        self._written = verdict is Verdict.DONE
+        arguments = self._desk.open(self._name)
+        verdict = yield from read_arguments(self._json, self._cursor, arguments)
+        if verdict is Verdict.DONE:
+            self._arguments = arguments
         return verdict
 
     def _json_value(self, *, nowhere_out: bool) -> Steps[Verdict]:
@@ -147,9 +151,10 @@ class _CallObject:
         if self._early is None:
             if self._bare or not self._desk.tools.declared(self._name):
                 return self._unfit
-            self._desk.open(self._name).close()
+            self._arguments = self._desk.open(self._name)
             return Verdict.DONE
         cursor = Cursor()
         cursor.feed("".join(self._early))
         cursor.close(Ending.STOP)
-        return (yield from read_arguments(LooseJson(cursor), cursor, self._desk.open(self._name)))
+        self._arguments = self._desk.open(self._name)
+        return (yield from read_arguments(LooseJson(cursor), cursor, self._arguments))

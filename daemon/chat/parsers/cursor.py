@@ -95,9 +95,10 @@ class Cursor:
             recorder.add(text)
         return text
 
-    def run(self, pattern: re.Pattern[str]) -> str:
-        """Consume what has arrived as far as `pattern` matches it; may be nothing. Does not wait."""
-        found = pattern.match(self._text, self._at)
+    def run(self, pattern: re.Pattern[str], limit: int | None = None) -> str:
+        """Consume what has arrived as far as `pattern` matches it, up to `limit` characters; may be nothing. Does not wait."""
+        end = len(self._text) if limit is None else self._at + limit
+        found = pattern.match(self._text, self._at, end)
         return self.take(found.end() - self._at) if found else ""
 
     def peek(self) -> Steps[str]:
@@ -139,12 +140,12 @@ class Cursor:
 
     def gather(self, pattern: re.Pattern[str], limit: int | None) -> Steps[str]:
         """Consume characters as long as `pattern` (one or more of a class) matches them, waiting for the first that it does
-        not match; at most about `limit` of them.
+        not match; at most `limit` of them.
         """
         parts: list[str] = []
         count = 0
         while True:
-            part = self.run(pattern)
+            part = self.run(pattern, None if limit is None else limit - count)
             if part:
                 parts.append(part)
                 count += len(part)

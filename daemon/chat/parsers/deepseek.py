@@ -78,9 +78,10 @@ class DeepSeek:
             yield from cursor.gather(_WORD, _MAX_NAME)
         if (yield from LooseJson(cursor).first()) != "{":
             return Verdict.CUT if cursor.done else Verdict.TEXT
-        verdict = yield from read_arguments(LooseJson(cursor, (CALL_END, CALLS_END)), cursor, desk.open(name))
+        arguments = desk.open(name)
+        verdict = yield from read_arguments(LooseJson(cursor, (CALL_END, CALLS_END)), cursor, arguments)
         if verdict is Verdict.DONE:
-            desk.settle()
+            desk.complete(arguments)
             yield from cursor.gather(_SURPLUS, None)
             yield from cursor.skip(_FENCE)
             yield from cursor.spaces()

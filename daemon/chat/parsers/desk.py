@@ -70,8 +70,9 @@ class Desk:
         """Whether the model ended the answer itself, so that what is there is all it meant to write."""
         return self.cursor.ending is Ending.STOP
 
-    def settle(self) -> None:
+    def complete(self, arguments: "Arguments") -> None:
         """A call is complete."""
+        arguments.close()
         self.recorder.restart()
 
     def open(self, name: str) -> "Arguments":

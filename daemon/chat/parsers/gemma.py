@@ -57,15 +57,13 @@ class Gemma:
             return Verdict.CUT if cursor.done and (not name or desk.tools.begins_declared(name)) else Verdict.TEXT
         if not (yield from cursor.skip("{")):
             if declared and not bare and (yield from cursor.match((CLOSER,))):
-                desk.open(name).close()
-                desk.settle()
+                desk.complete(desk.open(name))
                 return Verdict.DONE
             return Verdict.CUT if cursor.done else Verdict.TEXT
         arguments = desk.open(name)
         verdict = yield from _Values(cursor).arguments(arguments)
         if verdict is Verdict.DONE:
-            arguments.close()
-            desk.settle()
+            desk.complete(arguments)
         return verdict
 
 
@@ -185,6 +183,7 @@ class _Values:
         cursor = self._cursor
         held: list[str] = []
         out = None
+        brackets = ""  # at the end of the text so far: the call's own, if its tag closes before the delimiter
         if JsonType.STRING in schema.types:
             out = begin()
             out('"')
@@ -193,13 +192,20 @@ class _Values:
             if not text:
                 if not (yield from cursor.peek()):
                     return Verdict.CUT
+                if (yield from cursor.match((CLOSER,))):
+                    brackets = ""
+                    break
                 if (yield from cursor.skip(DELIMITER)):
                     break
                 text = cursor.take(1)
+            text = brackets + text
+            kept = text[: max(len(text.rstrip("}]")), len(text) - _MAX_DEPTH)]
+            brackets = text[len(kept) :]
             if out:
-                out(escaped(text))
+                out(escaped(kept))
             else:
-                held.append(text)
+                held.append(kept)
+        (out or held.append)(brackets)
         if out:
             out('"')
         else:

@@ -59,7 +59,7 @@ class GlmFunction:
         if mark == "{":
             verdict = yield from read_arguments(LooseJson(self._cursor, (_CLOSER,)), self._cursor, arguments)
             if verdict is Verdict.DONE:
-                self._desk.settle()
+                self._desk.complete(arguments)
             return verdict
         return (yield from self._pairs(arguments))
 
@@ -71,8 +71,7 @@ class GlmFunction:
         return Verdict.CUT
 
     def _complete(self, arguments: Arguments) -> Verdict:
-        arguments.close()
-        self._desk.settle()
+        self._desk.complete(arguments)
         return Verdict.DONE
 
     def _pairs(self, arguments: Arguments) -> Steps[Verdict | str]:

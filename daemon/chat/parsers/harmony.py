@@ -93,7 +93,7 @@ class Harmony:
         parts: list[str] = []
         size = 0
         while size < limit:
-            part = yield from self._cursor.gather(_TEXT, limit)
+            part = yield from self._cursor.gather(_TEXT, limit - size)
             if not (yield from self._cursor.peek()):
                 parts.append(part)
                 break
@@ -146,12 +146,12 @@ class Harmony:
         desk = Desk(self._cursor, self._tools, self._transcript, recorder)
         arguments = desk.open(name)
         if empty:
-            arguments.close()
             verdict = Verdict.DONE
         else:
             verdict = yield from read_arguments(LooseJson(self._cursor, _CLOSING), self._cursor, arguments)
         self._cursor.forget(recorder)
         if verdict is Verdict.DONE:
+            desk.complete(arguments)
             self._transcript.cut()
             yield from self._skip_to_mark()
             return

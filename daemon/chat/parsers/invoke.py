@@ -100,7 +100,7 @@ class Invoke:
         json = LooseJson(desk.cursor, (self._closer, self._envelope_closer))
         verdict = yield from read_arguments(json, desk.cursor, arguments)
         if verdict is Verdict.DONE:
-            desk.settle()
+            desk.complete(arguments)
             yield from desk.cursor.spaces()
             yield from desk.cursor.skip(self._closer)
         return verdict
@@ -135,6 +135,5 @@ class Invoke:
 
 
 def _complete(desk: Desk, arguments: Arguments) -> Verdict:
-    arguments.close()
-    desk.settle()
+    desk.complete(arguments)
     return Verdict.DONE

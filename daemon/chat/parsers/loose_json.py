@@ -293,7 +293,9 @@ def nowhere(_text: str) -> None:
 
 
 def read_arguments(json: LooseJson, cursor: Cursor, arguments: Arguments) -> Steps[Verdict]:
-    """A call's arguments: an object, nothing (null, an empty string) or an object written into a string."""
+    """A call's arguments: an object, nothing (null, an empty string) or an object written into a string. The caller closes
+    them, once the call around them is complete.
+    """
     first = yield from json.first()
     if first == "{":
         return (yield from _object(json, cursor, arguments))
@@ -305,13 +307,11 @@ def read_arguments(json: LooseJson, cursor: Cursor, arguments: Arguments) -> Ste
     literal = yield from json.scalar()
     if literal != "null":
         return Verdict.CUT if not first else Verdict.BROKEN
-    arguments.close()
     return Verdict.DONE
 
 
 def _from_text(text: str, arguments: Arguments) -> Verdict:
     if text.strip() in {"", "null"}:
-        arguments.close()
         return Verdict.DONE
     strict = strict_json(text.strip()) if text.strip()[0] == "{" else None
     if strict is None:
@@ -329,10 +329,8 @@ def _object(json: LooseJson, cursor: Cursor, arguments: Arguments) -> Steps[Verd
         first = yield from json.first()
         if first == "}":
             cursor.take(1)
-            arguments.close()
             return Verdict.DONE
         if first == "<" and (yield from json.closed_by_tag()):
-            arguments.close()
             return Verdict.DONE
         if not separated or first not in _QUOTES:
             return Verdict.BROKEN if first else Verdict.CUT

@@ -52,7 +52,8 @@ class Mistral:
         first = yield from LooseJson(cursor).first()
         if not marked and first != "{":
             return Verdict.CUT if not first else Verdict.TEXT
-        verdict = yield from read_arguments(LooseJson(cursor), cursor, desk.open(name))
+        arguments = desk.open(name)
+        verdict = yield from read_arguments(LooseJson(cursor), cursor, arguments)
         if verdict is Verdict.DONE:
-            desk.settle()
+            desk.complete(arguments)
         return verdict

@@ -61,8 +61,7 @@ class Pythonic:
         while True:
             yield from cursor.spaces()
             if (yield from cursor.skip(")")):
-                arguments.close()
-                desk.settle()
+                desk.complete(arguments)
                 return Verdict.DONE
             verdict = yield from self._argument(desk, arguments, order)
             if verdict is not Verdict.DONE:

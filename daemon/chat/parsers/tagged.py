@@ -69,7 +69,7 @@ class TextArgument:
         self._held: list[str] | None = None if self._schema.text_only else []
         self._decided = self._schema.text_only
         self._streaming = False
-        self._begun = not layout
+        self._begun = False
         self._tail: str = ""
         arguments.seen.add(name)
 
@@ -87,16 +87,15 @@ class TextArgument:
                 self._tail = text
                 return
             self._begun = True
-            text = text[2:] if text.startswith("\r\n") else text.removeprefix("\n")
-        if self._layout:
-            kept = text.removesuffix("\n").removesuffix("\r")
-            self._tail = text[len(kept) :]
-            text = kept
-        self._put(text)
+            if self._layout:
+                text = text[2:] if text.startswith("\r\n") else text.removeprefix("\n")
+        kept = text.removesuffix("\n").removesuffix("\r")
+        self._tail = text[len(kept) :]
+        self._put(kept)
 
-    def finish(self) -> None:
-        """The text is complete."""
-        if self._tail == "\r":
+    def finish(self, *, closed: bool = True) -> None:
+        """The text is complete. Without `closed` its closing tag was forgotten: a newline at its end is layout."""
+        if self._tail == "\r" or (closed and not self._layout):
             self._put(self._tail)
         if self._streaming or (self._held is None and not self._repeated):
             self._stream("")
@@ -169,7 +168,7 @@ class TaggedValue:
                 end = None
                 self._write(text)
             if end is not None:
-                self._target.finish()
+                self._target.finish(closed=end is ValueEnd.CLOSED)
                 return end
 
     def _write(self, text: str) -> None:
@@ -189,12 +188,24 @@ class TaggedValue:
             return None
         if not self._inner_calls:
             # An element was mentioned but no call around it: the call's own closing tag can only be the real one.
-            spaces = yield from self._cursor.spaces()
+            text += yield from self._cursor.spaces()
             if (yield from self._cursor.match(self._tags.ends)):
                 return ValueEnd.CLOSED
-            text += spaces
+            if (yield from self._cursor.skip(self._tags.opens)):
+                return (yield from self._at_next(text + self._tags.opens))
         self._inner_values = max(0, self._inner_values - 1)
         return (yield from self._whole_end(text, 0, needs_all=True))
+
+    def _at_next(self, text: str) -> Steps[ValueEnd | None]:
+        """An element begins behind a closing tag: the next, if it is declared; else all of it is text."""
+        header = yield from self._cursor.gather(_HEADER, _MAX_HEADER)
+        ended = yield from self._cursor.skip(self._tags.header_end)
+        name = self._tags.name_of(header)
+        if ended and name in self._names and name not in self._arguments.seen:
+            self.next_name = name
+            return ValueEnd.NEXT
+        self._write(text + header + (self._tags.header_end if ended else ""))
+        return None
 
     def _at_end(self, text: str, mark: str) -> Steps[ValueEnd | None]:
         if self._inner_calls and mark == self._tags.nested[1]:

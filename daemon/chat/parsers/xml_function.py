@@ -62,7 +62,7 @@ class XmlFunction:
             if first == "{" and not self._any:
                 verdict = yield from read_arguments(LooseJson(self._cursor, (CLOSER, "</tool_call>")), self._cursor, arguments)
                 if verdict is Verdict.DONE:
-                    self._desk.settle()
+                    self._desk.complete(arguments)
                     yield from self._cursor.spaces()
                     yield from self._cursor.skip(CLOSER)
                 return verdict
@@ -74,6 +74,7 @@ class XmlFunction:
         """The function's name, with the end of its tag."""
         if (yield from self._cursor.match(("=", " name="))):
             yield from self._equals()
+            yield from self._cursor.spaces()
             name = yield from self._cursor.gather(_NAME, _MAX_NAME)
             if (yield from self._cursor.match(('"', "'"))):
                 self._cursor.take(1)
@@ -109,8 +110,7 @@ class XmlFunction:
         return None
 
     def _complete(self, arguments: Arguments) -> Verdict:
-        arguments.close()
-        self._desk.settle()
+        self._desk.complete(arguments)
         return Verdict.DONE
 
     def _at_end_of_answer(self, arguments: Arguments) -> Verdict:
