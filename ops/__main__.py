@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from ops.commands.bench import bench
 from ops.commands.config_check import config_check
 from ops.commands.config_example import config_example
 from ops.commands.engine_check import engine_check
@@ -23,6 +24,7 @@ def application() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     root.command("status")(status)
+    root.command("bench")(bench)
     config = typer.Typer(help="The configuration file.", no_args_is_help=True)
     config.command("check")(config_check)
     config.command("example")(config_example)
