@@ -34,6 +34,8 @@ class Abilities:
     """One message may hold several calls."""
     text_arguments: bool = False
     """Arguments of calls must be JSON text, not objects."""
+    stray_results: bool = True
+    """A result may stand without its call."""
     short_ids: bool = False
     named_results: bool = False
     """Tool messages need the name of their function."""
@@ -111,7 +113,7 @@ class _Probe:
             if text is None or "RESULT" not in text or "needle_tool" not in text.rpartition("USR")[2]:
                 continue
             if "needle_value" in text and "{'needle_key'" not in text and '{\\"needle_key' not in text:
-                return self._with_many(self._with_names(tried))
+                return self._with_rest(self._with_names(tried))
         return replace(abilities, tool_role=False)
 
     def _with_names(self, abilities: Abilities) -> Abilities:
@@ -122,10 +124,16 @@ class _Probe:
         ]
         return replace(abilities, named_results=abilities.named_results or (None not in texts and texts[0] != texts[1]))
 
-    def _with_many(self, abilities: Abilities) -> Abilities:
-        """Some templates refuse a second call in one message, or forget it."""
+    def _with_rest(self, abilities: Abilities) -> Abilities:
+        """Some templates refuse a second call in one message or forget it, or refuse a result without a call."""
         text = self._trial(self._agent_chat(abilities, {}, calls=2), [_TOOL] if abilities.tools else None)
-        return replace(abilities, many_calls=text is not None and text.count("needle_value") > 1)
+        user, _, result = self._agent_chat(abilities, {})
+        stray = self._trial([user, result])
+        return replace(
+            abilities,
+            many_calls=text is not None and text.count("needle_value") > 1,
+            stray_results=stray is not None and "RESULT" in stray,
+        )
 
     def shows_thought(self, key: str, abilities: Abilities) -> bool:
         """Whether a thought given under `key` is shown in any turn."""

@@ -39,7 +39,10 @@ _PIPES: Final = ("|", "｜")  # noqa: RUF001 - DeepSeek's full-width pipe
 
 
 class ControlTokens:
-    """The control tokens of one model, and the two ways of marking text: `people` and `assistant`."""
+    """The control tokens of one model, and the two ways of marking text: `people` and `assistant`.
+
+    `sources` are the texts in which a model's own structure is written: its templates, its BOS and EOS.
+    """
 
     def __init__(self, added: Iterable[AddedToken], sources: Iterable[str]) -> None:
         templates = tuple(sources)
@@ -109,8 +112,9 @@ class ControlTokens:
 
     def _mark_edges(self, text: str, guard: Guard) -> str:
         text = guard.guard(text if text.isascii() else _OURS.sub("", text))
-        if self._ends_open(text):
-            text += MARK
+        end = len(text.rstrip())  # templates trim, so blanks at an edge separate nothing
+        if self._ends_open(text[:end]):
+            text = text[:end] + MARK + text[end:]
         start = len(text) - len(text.lstrip())
         if self._begins_open(text, start):
             text = text[:start] + MARK + text[start:]

@@ -352,7 +352,8 @@ def _parse_kwargs(value: object) -> dict[str, JsonValue]:
     kwargs = plain_object(value, where)
     for name in kwargs:
         if name in RESERVED_KWARGS or name.startswith("_"):
-            raise InvalidRequest(f"`{where}.{name}` cannot be set: it has a parameter of its own or is not for requests.", where)
+            at = f"{where}.{name}"
+            raise InvalidRequest(f"`{at}` cannot be set: it has a parameter of its own or is not for requests.", at)
     return kwargs
 
 

@@ -48,7 +48,7 @@ def normalise(messages: Sequence[Message], abilities: Abilities, *, continue_fin
     if not abilities.tool_role:
         chat = [_tool_as_text(message) for message in chat]
     chat = _ensure_user(chat, abilities)
-    return tuple(_merge_neighbours(chat) if abilities.alternates else chat)
+    return tuple(_take_turns(chat) if abilities.alternates else chat)
 
 
 # --- content ----------------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def _order_results(chat: list[Message], abilities: Abilities) -> list[Message]:
         message = chat[at]
         at += 1
         if not isinstance(message, AssistantMessage) or not message.calls:
-            out.append(replace(message, call_id=_id(message.call_id, abilities)) if isinstance(message, ToolMessage) else message)
+            out.append(_stray(message, abilities) if isinstance(message, ToolMessage) else message)
             continue
         calls = tuple(
             replace(call, id=_id(call.id or f"call_{turn}_{index}", abilities)) for index, call in enumerate(message.calls)
@@ -161,6 +161,12 @@ def _order_results(chat: list[Message], abilities: Abilities) -> list[Message]:
         whole = replace(message, calls=calls)
         out += [whole, *matched] if abilities.many_calls else _one_by_one(whole, matched)
     return out
+
+
+def _stray(message: ToolMessage, abilities: Abilities) -> Message:
+    """A result whose call is not in the chat, as when a client has cut off the beginning."""
+    message = replace(message, call_id=_id(message.call_id, abilities))
+    return message if abilities.stray_results else _tool_as_text(message)
 
 
 def _match(calls: Sequence[ToolCall], results: Sequence[ToolMessage], abilities: Abilities) -> list[ToolMessage]:
@@ -226,6 +232,22 @@ def _ensure_user(chat: list[Message], abilities: Abilities) -> list[Message]:
     nobody = abilities.needs_user and not any(isinstance(message, UserMessage) for message in chat)
     wrong_first = abilities.user_first and len(chat) > start and not isinstance(chat[start], UserMessage)
     return [*chat[:start], UserMessage(""), *chat[start:]] if nobody or wrong_first else chat
+
+
+def _take_turns(chat: list[Message]) -> list[Message]:
+    """User and assistant in turn, where calls and results are nobody's turn."""
+    out: list[Message] = []
+    speaker: type[Message] | None = None
+    for message in _merge_neighbours(chat):
+        match message:
+            case UserMessage() | AssistantMessage(calls=()):
+                if type(message) is speaker:  # as when a person speaks up right after a result: the model said nothing
+                    out.append(AssistantMessage() if isinstance(message, UserMessage) else UserMessage(""))
+                speaker = type(message)
+            case SystemMessage() | ToolMessage() | AssistantMessage():
+                pass
+        out.append(message)
+    return out
 
 
 def _merge_neighbours(chat: list[Message]) -> list[Message]:

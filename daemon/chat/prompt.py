@@ -58,7 +58,7 @@ class PromptBuilder:
     ) -> None:
         self._model = model
         self._media = media
-        self._marks = ControlTokens(model.added, model.templates.values())
+        self._marks = ControlTokens(model.added, (*model.templates.values(), model.bos_token, model.eos_token))
         constants = {"bos_token": model.bos_token, "eos_token": model.eos_token}
         compiler = TemplateCompiler(self._marks.remark, limits=limits, clock=clock, now=now, constants=constants)
         self._templates: dict[str, ChatTemplate | TemplateFailed] = {}
@@ -88,6 +88,11 @@ class PromptBuilder:
         """The template of chats with tools."""
         name = choose(self._model.templates, with_tools=True)
         return "" if name is None else self._model.templates[name]
+
+    @property
+    def abilities(self) -> Abilities:
+        """What the template of ordinary chats can take."""
+        return self._abilities(with_tools=False)
 
     @property
     def supports_tools(self) -> bool:

@@ -8,12 +8,15 @@ same large list many times counts as large as it would print).
 
 from collections.abc import Callable, ItemsView, Iterable, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, cast
 
 from jinja2.exceptions import TemplateRuntimeError
 
 CLOCK_EVERY: Final = 64
 """Steps between two looks at the clock."""
+
+_SCALARS: Final = frozenset({int, float, bool, type(None)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,11 @@ class Budget:
         """Characters and items of a value if it were printed: shared parts count each time they occur. Containers are
         remembered (and kept alive, so that their identity stays theirs), which makes this linear over a rendering.
         """
-        if isinstance(value, str):
-            return len(value)
+        kind = type(value)
+        if kind is str:
+            return len(cast("str", value))
+        if kind in _SCALARS:
+            return 1
         children = _children(value)
         if children is None:
             return 1
@@ -93,7 +99,7 @@ class Budget:
             return known[1]
         weight = 1
         for child in children:
-            weight += self.weigh(child)
+            weight += 1 if type(child) in _SCALARS else self.weigh(child)
         self.expect(weight)
         self._weights[id(value)] = (value, weight)
         return weight
@@ -101,10 +107,11 @@ class Budget:
 
 def _children(value: object) -> Iterable[object] | None:
     match value:
+        case list() | tuple() | set() | frozenset():
+            return cast("Iterable[object]", value)
         case dict():
-            items = cast("Mapping[object, object]", value)
-            return (item for pair in items.items() for item in pair)
-        case list() | tuple() | set() | frozenset() | KeysView() | ValuesView() | ItemsView():
+            return chain.from_iterable(cast("Mapping[object, object]", value).items())
+        case KeysView() | ValuesView() | ItemsView():
             return cast("Iterable[object]", value)
         case _:
             return None

@@ -1,11 +1,13 @@
 """Tools as people declare them. A schema that is none, is endless or is enormous is refused here, by name of its field."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
+from urllib.parse import unquote
 
 from daemon.chat.json_values import (
+    MAX_DEPTH,
     JsonObject,
     JsonValue,
     got,
@@ -96,6 +98,7 @@ def parse_schema(value: object, where: str) -> JsonObject:
     if schema.get("type", "object") != "object":
         raise InvalidRequest(f"`{where}.type` must be `object`: arguments have names.", f"{where}.type")
     _check_schema(schema, where)
+    _References(schema, where).follow(schema, ("#",))
     return schema
 
 
@@ -139,3 +142,60 @@ def _list(value: JsonValue, where: str) -> list[JsonValue]:
     if not isinstance(value, list):
         raise InvalidRequest(f"`{where}` must be a list{got(value)}.", where)
     return value
+
+
+_DATA: Final = frozenset({"const", "default", "enum", "examples"})
+"""Keywords that hold data, in which `$ref` means nothing."""
+
+
+class _References:
+    """Follows the local references of one schema; each target is looked at once."""
+
+    def __init__(self, root: JsonValue, where: str) -> None:
+        self._root = root
+        self._where = where
+        self._finished: set[str] = set()
+
+    def follow(self, schema: JsonValue, path: tuple[str, ...]) -> None:
+        """Raises InvalidRequest if a reference leads back to where it came from; `path` are the references on the way."""
+        if len(path) > MAX_DEPTH:
+            raise InvalidRequest(f"`{self._where}` has references that lead through more than {MAX_DEPTH} others.", self._where)
+        for reference in _references(schema):
+            if reference in path:
+                raise InvalidRequest(
+                    f"`{self._where}` refers to itself through {reference!r}; schemas of tools must not be recursive.",
+                    self._where,
+                )
+            if reference not in self._finished:
+                self.follow(self._target(reference), (*path, reference))
+                self._finished.add(reference)
+
+    def _target(self, reference: str) -> JsonValue:
+        """What a reference points at; null where it leads out of the schema or nowhere."""
+        value = self._root
+        for step in reference.removeprefix("#").split("/")[1:]:
+            key = unquote(step).replace("~1", "/").replace("~0", "~")
+            match value:
+                case dict():
+                    value = value.get(key)
+                case list() if key.isdecimal() and int(key) < len(value):
+                    value = value[int(key)]
+                case _:
+                    return None
+        return value if reference.startswith("#") else None
+
+
+def _references(schema: JsonValue) -> Iterator[str]:
+    match schema:
+        case dict():
+            reference = schema.get("$ref")
+            if isinstance(reference, str):
+                yield reference
+            for key, item in schema.items():
+                if key not in _DATA:
+                    yield from _references(item)
+        case list():
+            for item in schema:
+                yield from _references(item)
+        case _:
+            pass
