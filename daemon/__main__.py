@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-import sdnotify
 from aiohttp import web
 
 from daemon.api.admin import build_admin
@@ -47,7 +46,7 @@ from daemon.host.health import Watch
 from daemon.host.listening import listen_tcp, listen_unix
 from daemon.host.logs import log_request, set_up_logging
 from daemon.host.model_directory import Reading, read_model_directory
-from daemon.host.notify import Systemd, watchdog_seconds
+from daemon.host.notify import Systemd, notifier_for, watchdog_seconds
 from daemon.host.questions import Questions
 from daemon.host.settings_file import Configuration, read_configuration
 from daemon.host.streams import StreamRegistry
@@ -148,7 +147,7 @@ class Daemon:
         self._settings = configuration.settings
         self._reading = reading
         self._version = version
-        self._systemd = Systemd(sdnotify.SystemdNotifier())
+        self._systemd = Systemd(notifier_for(os.environ))
         self._news = asyncio.Event()
         """A signal came, the engine's state changed, or the supervisor ended."""
         self._signals = 0

@@ -9,6 +9,8 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+import sdnotify
+
 EXTEND_SECONDS = 60
 """Time systemd is asked for whenever a load has progressed."""
 _SHARE = 3
@@ -22,6 +24,18 @@ class Notifier(Protocol):
     def notify(self, state: str) -> None:
         """Send one datagram."""
         ...
+
+
+class _Nobody:
+    """Stands in where no systemd listens."""
+
+    def notify(self, state: str) -> None:
+        """Say it to nobody."""
+
+
+def notifier_for(environment: Mapping[str, str]) -> Notifier:
+    """systemd's, where it gave us a socket."""
+    return sdnotify.SystemdNotifier() if environment.get("NOTIFY_SOCKET") else _Nobody()
 
 
 def fold(text: str) -> str:

@@ -13,7 +13,7 @@ from daemon.core.ports import ModelCard, Stream
 from daemon.core.requests import ValidRequest
 from daemon.core.settings import EngineSettings, ServerSettings
 from daemon.core.supervision_values import Policy, StartAsked, StopAsked
-from daemon.core.wire import Configure, TokenSpan
+from daemon.core.wire import Configure, Sampler, Step, TokenLogprob, TokenSpan
 from daemon.host.crew import Crew
 from daemon.host.detokenizer import Vocabulary
 from daemon.host.logs import RequestSummary
@@ -36,9 +36,9 @@ CARD = ModelCard(
 )
 
 
-def ask(prompt: Sequence[int], max_tokens: int, *, name: str = "r", stop_strings: tuple[str, ...] = ()) -> ValidRequest:
+def ask(prompt: Sequence[int], max_tokens: int, sampler: Sampler | None = None, *, logprobs: int | None = None) -> ValidRequest:
     """A request for `max_tokens` tokens after `prompt`."""
-    return ValidRequest(name, "local", (TokenSpan(list(prompt)),), max_tokens, stop_strings=stop_strings)
+    return ValidRequest("r", "local", (TokenSpan(list(prompt)),), max_tokens, sampler=sampler or Sampler(), logprobs=logprobs)
 
 
 @dataclass
@@ -47,6 +47,7 @@ class Heard:
 
     text: str = ""
     ids: list[int] = field(default_factory=list[int])
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     opened: int = 0
     paused: int = 0
     ends: list[Ended | Broken] = field(default_factory=list[Ended | Broken])
@@ -54,9 +55,10 @@ class Heard:
     def add(self, event: StreamEvent) -> None:
         """Fold one event in."""
         match event:
-            case Piece(text, ids):
+            case Piece(text, ids, logprobs):
                 self.text += text
                 self.ids.extend(ids)
+                self.logprobs.extend(logprobs)
             case Opened():
                 self.opened += 1
             case Paused():
@@ -91,6 +93,7 @@ class House:
     supervisor: Supervisor
     summaries: list[RequestSummary]
     views: list[View]
+    steps: list[Step]
 
     async def ready(self) -> None:
         """Wait until requests are accepted by a living engine."""
@@ -100,6 +103,18 @@ class House:
     def view(self) -> View:
         """What the supervisor knows."""
         return self.supervisor.view()
+
+
+class _Recorder(Crew):
+    """The crew, remembering every step."""
+
+    def __init__(self, streams: StreamRegistry, questions: Questions) -> None:
+        super().__init__(streams, questions)
+        self.steps: list[Step] = []
+
+    def step(self, step: Step) -> None:
+        self.steps.append(step)
+        super().step(step)
 
 
 @asynccontextmanager
@@ -124,17 +139,18 @@ async def house(
         clock=time.monotonic,
     )
     questions = Questions()
+    crew = _Recorder(streams, questions)
     supervisor = Supervisor(
         argv=(*argv, *flags),
         configure=configure or Configure("/nowhere", 100_000, EngineSettings(), "/nowhere"),
         policy=policy,
-        workforce=Crew(streams, questions),
+        workforce=crew,
         on_change=views.append,
     )
     running = asyncio.create_task(supervisor.run())
     supervisor.post(StartAsked(time.monotonic()))
     try:
-        yield House(streams, questions, supervisor, summaries, views)
+        yield House(streams, questions, supervisor, summaries, views, crew.steps)
     finally:
         supervisor.post(StopAsked(time.monotonic(), 0))
         try:
