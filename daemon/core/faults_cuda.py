@@ -35,7 +35,11 @@ _NAMED = re.compile(r"(?P<name>cudaError\w+|CUDA_ERROR_\w+)\b")
 _NUMBERED = re.compile(r"Error (?P<number>\d{1,3}): (?P<words>.*)")
 _TORCH_INIT = re.compile(
     r"No CUDA GPUs are available|Found no NVIDIA driver on your system|The NVIDIA driver on your system is too old"
-    r"|CUDA unknown error - "
+    r"|CUDA unknown error - |CUDA driver version is insufficient for CUDA runtime version|no CUDA-capable device is detected"
+)
+_CALLED = re.compile(
+    r"(?:failed call to cu(?:da)?[A-Z]\w*(?:\(\S*\))?:\s*|cu(?:da)?[A-Z]\w*(?:\(\S*\))?:?\s*(?:failed|returned|failure)[\s:=]*)"
+    r"(?:with )?(?:error )?(?:code )?[\s:=]*(?P<code>CUDA_ERROR_[A-Z_]+|cudaError[A-Z]\w*|\d{1,3})\b"
 )
 _INIT = re.compile(r"(?:CUDA initialization: |(?=Unexpected error from cudaGetDeviceCount\(\)))(?P<words>.*)", re.DOTALL)
 _INIT_NUMBER = re.compile(r"(?:^|\. |\? )Error (?P<number>\d{1,3}): ")
@@ -97,6 +101,15 @@ def _initialization(words: str, line: str) -> Verdict:
     return _judge_error(error, line)
 
 
+def _called(message: str) -> CudaError | None:
+    """A call of CUDA's own that failed with a code: `cuInit(0) failed: CUDA_ERROR_NO_DEVICE`."""
+    found = _CALLED.match(message)
+    if found is None:
+        return None
+    code = found["code"]
+    return _BY_NUMBER.get(int(code)) if code.isdecimal() else _BY_NAME.get(code)
+
+
 def _cuda_words(kind: str, message: str, line: str) -> Verdict | None:
     library = _LIBRARY.match(message)
     if library:
@@ -108,7 +121,7 @@ def _cuda_words(kind: str, message: str, line: str) -> Verdict | None:
     if initialization:
         return _initialization(initialization["words"], line)
     named = _NAMED.match(message)
-    if named:
+    if named and (kind or named["name"] in _BY_NAME):
         return _judge_error(_BY_NAME.get(named["name"]), line)
     raised = _RAISED.match(message)
     if raised:
@@ -120,7 +133,7 @@ def _cuda_words(kind: str, message: str, line: str) -> Verdict | None:
     numbered = _NUMBERED.match(message)
     if numbered and (error := _BY_NUMBER.get(int(numbered["number"]))) is not None and _by_words(numbered["words"]) is error:
         return _judge_error(error, line)
-    error = _by_words(message) if _TORCH_INIT.match(message) else None
+    error = _by_words(message) if _TORCH_INIT.match(message) else _called(message)
     return _judge_error(error, line) if error else None
 
 

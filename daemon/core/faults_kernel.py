@@ -42,7 +42,11 @@ _DISPLAY_CLIENTS = frozenset(
 )  # fmt: skip
 """Names of desktop programs: where our own pids are not known, their faults are still not ours."""
 
-_OOM_KILL = re.compile(r"(?:Memory cgroup out of memory|Out of memory[^:]*): Killed process (?P<pid>\d{1,10}) \(")
+_OOM_KILL = re.compile(
+    r"(?:Memory cgroup out of memory|Out of memory[^:]*): Kill(?:ed)? process (?P<pid>\d{1,10}) \("
+    r"|oom-kill:constraint=.*,pid=(?P<victim>\d{1,10}),"
+)
+_OOM_INVOKED = re.compile(r".{1,15} invoked oom-killer: ")
 _HUNG = re.compile(r"INFO: task (?P<name>.+):(?P<pid>\d{1,10}) blocked (?:in I/O wait )?for more than \d+ seconds")
 _GPU_TASKS = re.compile(r"nvidia|^nv_|cuda|exl3|VLLM::|pt_main_thread|llama-|ollama|^python")
 _CRASH = re.compile(
@@ -209,8 +213,10 @@ def _machine(line: str, ours: Ours) -> Verdict | None:
     """The OOM killer and crashes of the kernel itself."""
     killed = _OOM_KILL.match(line)
     if killed:
-        mine = ours.pids is None or int(killed["pid"]) in ours.pids
+        mine = ours.pids is None or int(killed["pid"] or killed["victim"]) in ours.pids
         return Verdict(Remedy.PROCESS_RESTART if mine else Remedy.NONE, Label.HOST_OOM, (line,))
+    if _OOM_INVOKED.match(line):  # says who asked for memory, not who dies; the kill's own line follows it
+        return Verdict(Remedy.PROCESS_RESTART if ours.pids is None else Remedy.NONE, Label.HOST_OOM, (line,))
     if _CRASH.match(line):
         return Verdict(Remedy.WSL_SHUTDOWN, Label.GUEST_KERNEL_CRASH, (line,))
     return None

@@ -61,7 +61,7 @@ _LEVEL = re.compile(
     r"(?:\[[\w./-]+:\d+\]\s*)?"
 )
 _SYSTEMD_TAGS = frozenset({"systemd", "systemd-oomd"})
-_KERNEL_DRIVER = re.compile(r"NVRM: |misc dxg: |(?:Memory cgroup out|Out) of memory: Killed process \d")
+_KERNEL_DRIVER = re.compile(r"NVRM: |misc dxg: |(?:Memory cgroup out|Out) of memory: Killed process \d|oom-kill:constraint=")
 _UNIT = re.compile(r"[\w@.\\:-]+\.(?:service|socket|scope|slice): ")
 _KEYED = re.compile(r"time=\S+ level=(?P<level>\w+) (?:source=\S+ )?msg=(?P<text>.*)", re.DOTALL)
 _CHATTER = frozenset({"DEBUG", "INFO"})

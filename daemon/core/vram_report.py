@@ -94,8 +94,9 @@ def report(
     demand: Demand,
     layouts: tuple[Layout, ...],
     findings: tuple[Finding, ...] = (),
+    notes: tuple[str, ...] = (),
 ) -> PlanReport:
-    """Plan every layout of `layouts`. Raises ConfigError for cache bits that no cache has."""
+    """Plan every layout of `layouts`; `notes` are added to its own. Raises ConfigError for cache bits that no cache has."""
     demand.precision.check()
     return PlanReport(
         model=name,
@@ -106,5 +107,5 @@ def report(
         weight_bits=weights.bits,
         layouts=tuple(report_layout(model, weights, cards, demand, layout) for layout in layouts),
         findings=findings,
-        notes=_notes(model, demand, cards),
+        notes=(*_notes(model, demand, cards), *notes),
     )

@@ -23,6 +23,7 @@ from ops import config_file
 from ops.errors import OpsError
 from ops.exit_codes import ExitCode
 from ops.machine import ThisMachine, look
+from ops.machine_values import Gpu
 from ops.options import Config, Json, print_json
 
 _BAR = 64
@@ -124,9 +125,17 @@ def _named_sizes(gpus: str) -> tuple[float, ...]:
     return sizes
 
 
-def cards_from(gpus: str | None, learned: Learned) -> tuple[Card, ...]:
-    """The cards named, or else those of this machine. Raises CannotPlan where there are none."""
-    found = look(ThisMachine()).gpus
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """The cards to plan for, and what should be said about them."""
+
+    cards: tuple[Card, ...]
+    notes: tuple[str, ...]
+
+
+def cards_from(gpus: str | None, learned: Learned, found: tuple[Gpu, ...]) -> Cards:
+    """The cards named, or else those found on this machine. Raises CannotPlan where there are none."""
+    notes: tuple[str, ...] = ()
     if gpus is None:
         if not found:
             raise CannotPlan("no NVIDIA GPU answers on this machine: name the cards to plan for, as --gpus 12,12")
@@ -135,8 +144,10 @@ def cards_from(gpus: str | None, learned: Learned) -> tuple[Card, ...]:
         named = _named_sizes(gpus)
         names = [found[n].name if n < len(found) else "" for n in range(len(named))]
         sizes = tuple((name, int(size * (1 << 30))) for name, size in zip(names, named, strict=True))
+        if found and len(named) > len(found):
+            notes = (f"--gpus names {len(named)} cards; this machine has {len(found)}.",)
     known = [(f"GPU {n}" + (f" ({name})" if name else ""), size, learned.of(name)) for n, (name, size) in enumerate(sizes)]
-    return tuple(Card(name, size, rests.overhead, rests.confirmed) for name, size, rests in known)
+    return Cards(tuple(Card(name, size, rests.overhead, rests.confirmed) for name, size, rests in known), notes)
 
 
 def _layouts(layout: Layout | None, cards: tuple[Card, ...]) -> tuple[Layout, ...]:
@@ -147,9 +158,9 @@ def _layouts(layout: Layout | None, cards: tuple[Card, ...]) -> tuple[Layout, ..
     return (layout,)
 
 
-def make_report(directory: Path, cards: tuple[Card, ...], demand: Demand, layout: Layout | None) -> PlanReport:
+def make_report(directory: Path, named: Cards, demand: Demand, layout: Layout | None) -> PlanReport:
     """The plan for a directory. Raises CannotPlan."""
-    layouts = _layouts(layout, cards)
+    layouts = _layouts(layout, named.cards)
     try:
         files = read_model(directory)
         model = describe(files.config, str(directory / "config.json"))
@@ -159,7 +170,7 @@ def make_report(directory: Path, cards: tuple[Card, ...], demand: Demand, layout
             raise CannotPlan(f"--context is {demand.context:,}, and the model knows at most {model.context:,} tokens")
         weights = weigh(files.tensors, len(model.layers), tied=model.tied)
         findings = check(files.config, model, files.tensors, files.around)
-        return report(directory.resolve().name, model, weights, cards, demand, layouts, findings)
+        return report(directory.resolve().name, model, weights, named.cards, demand, layouts, findings, named.notes)
     except ConfigError as problem:
         raise CannotPlan(str(problem)) from problem
 
@@ -260,7 +271,7 @@ def plan(
         drafter=drafter,
         vision=vision,
     )
-    made = make_report(model, cards_from(gpus, _learned(config, state_dir)), demand, layout)
+    made = make_report(model, cards_from(gpus, _learned(config, state_dir), look(ThisMachine()).gpus), demand, layout)
     if json:
         print_json(made)
     else:

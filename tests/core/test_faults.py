@@ -184,6 +184,18 @@ def test_sticky_errors_are_those_that_poison_the_process() -> None:
         ("RuntimeError", "No CUDA GPUs are available", Remedy.DRIVER_ACTION),
         ("RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", Remedy.ENGINE_REBUILD),
         ("RuntimeError", "CUDA error: an error nobody has heard of", Remedy.PROCESS_RESTART),
+        ("RuntimeError", "cuInit(0) failed: CUDA_ERROR_NO_DEVICE", Remedy.DRIVER_ACTION),
+        ("RuntimeError", "cudaGetDeviceCount() returned 35", Remedy.DRIVER_ACTION),
+        (
+            "RuntimeError",
+            "Worker failed with error 'CUDA error: an illegal memory access was encountered'",
+            Remedy.PROCESS_RESTART,
+        ),
+        (
+            "UserWarning",
+            "CUDA initialization: CUDA unknown error - this may be due to an incorrect environment",
+            Remedy.DRIVER_ACTION,
+        ),
         ("RuntimeError", "llguidance matcher error", Remedy.NONE),
         ("KeyError", "'CUDA error: unknown error'", Remedy.NONE),
         ("ValueError", "CUDA error: unknown error", Remedy.NONE),
@@ -337,3 +349,11 @@ def test_numbers_of_absurd_length_do_not_raise() -> None:
         f"INFO: task python:{digits} blocked for more than 120 seconds",
     ):
         judge(KernelLines((line,)))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["cudaMalloc 100 MiB", "cudaGraphs 700 captured", "cuBLAS version 12 loaded", "CUDA error reporting is on", "out of memory?"],
+)
+def test_program_line_that_only_mentions_cuda_needs_nothing(line: str) -> None:
+    assert judge(Text(Channel.JOURNAL, line)).remedy is Remedy.NONE

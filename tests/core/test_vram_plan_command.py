@@ -11,7 +11,8 @@ from typer.testing import CliRunner, Result
 
 from daemon.core.safetensors_header import Tensor
 from daemon.core.vram_learned import Learned, learn
-from ops.commands.plan import CannotPlan, plan
+from ops.commands.plan import CannotPlan, cards_from, plan
+from ops.machine_values import Gpu
 from tests.core.vram_models import ORNITH_9B, QWEN3_5_27B, tensors
 
 GIB = 1 << 30
@@ -143,3 +144,15 @@ def test_cut_off_download_says_how_many_bytes_are_missing(small: Path, tmp_path:
         opened.truncate(file.stat().st_size - 1000)
     result = run(model, "--gpus", "12", "--state-dir", tmp_path)
     assert "lacks 1000 of" in str(result.exception)
+
+
+def test_cards_of_the_machine_are_used_where_none_is_named() -> None:
+    found = (Gpu("RTX 3060", (8, 6), 12288), Gpu("RTX 5070", (12, 0), 12227))
+    learned = learn(Learned(), {"RTX 5070": GIB}, {"RTX 5070": GIB + 1})
+    made = cards_from(None, learned, found)
+    assert [(card.name, card.size) for card in made.cards] == [("GPU 0 (RTX 3060)", 12 * GIB), ("GPU 1 (RTX 5070)", 12227 << 20)]
+    assert [(card.confirmed, card.overhead) for card in made.cards] == [(0, 768 << 20), (1, 1)]
+    assert made.notes == ()
+    assert cards_from("12,12,12", learned, found).notes == ("--gpus names 3 cards; this machine has 2.",)
+    with pytest.raises(CannotPlan, match="no NVIDIA GPU answers"):
+        cards_from(None, learned, ())

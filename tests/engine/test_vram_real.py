@@ -7,16 +7,13 @@ from typing import Protocol, cast
 
 import pytest
 import torch
+from exllamav3 import Cache, CacheLayer_fp16, CacheLayer_quant, Config, Model
 
 from daemon.core.vram_model import Precision, checkpoint_bytes, describe, state_bytes, token_bytes
 from daemon.core.vram_weights import weigh
-from daemon.engine.cpu.install import install
 from ops.commands.plan import read_model
-from tests.engine.checkpoints import Architecture, write_checkpoint
-
-install()
-
-from exllamav3 import Cache, CacheLayer_fp16, CacheLayer_quant, Config, Model  # noqa: E402 - after the extension's stand-in
+from tests.engine.checkpoints import Architecture
+from tests.engine.conftest import ModelPath
 
 TOKENS = 1024
 SLOTS = 3
@@ -55,10 +52,9 @@ def _held(tensors: list[torch.Tensor]) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
-@pytest.fixture(scope="module", params=[Architecture.LLAMA, Architecture.QWEN3_5], ids=lambda a: a.name.lower())
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    architecture: Architecture = request.param
-    return write_checkpoint(architecture, tmp_path_factory.mktemp("real") / architecture.name)
+@pytest.fixture(params=[Architecture.LLAMA, Architecture.QWEN3_5], ids=lambda architecture: architecture.name.lower())
+def directory(request: pytest.FixtureRequest, model_path: ModelPath) -> Path:
+    return model_path(request.param)
 
 
 @pytest.mark.parametrize("precision", [Precision(), Precision(4, 4), Precision(8, 5)], ids=["fp16", "4-4", "8-5"])
