@@ -36,6 +36,8 @@ class Abilities:
     """Arguments of calls must be JSON text, not objects."""
     stray_results: bool = True
     """A result may stand without its call."""
+    null_content: bool = False
+    """The template sees calls only in messages whose content is null."""
     short_ids: bool = False
     named_results: bool = False
     """Tool messages need the name of their function."""
@@ -107,8 +109,8 @@ class _Probe:
 
     def with_calls(self, abilities: Abilities) -> Abilities:
         """`abilities` with the way in which calls and results must be given, the plainest that works."""
-        for named, short, as_text in product((False, True), repeat=3):
-            tried = replace(abilities, named_results=named, short_ids=short, text_arguments=as_text)
+        for null, named, short, as_text in product((False, True), repeat=4):
+            tried = replace(abilities, null_content=null, named_results=named, short_ids=short, text_arguments=as_text)
             text = self._trial(self._agent_chat(tried, {}), [_TOOL] if abilities.tools else None)
             if text is None or "RESULT" not in text or "needle_tool" not in text.rpartition("USR")[2]:
                 continue
@@ -156,9 +158,10 @@ class _Probe:
         arguments: JsonValue = '{"needle_key": "needle_value"}' if abilities.text_arguments else dict[str, JsonValue](_ARGUMENT)
         function: JsonValue = {"name": "needle_tool", "arguments": arguments}
         named: dict[str, JsonValue] = {"name": "needle_tool"} if abilities.named_results else {}
+        empty: dict[str, JsonValue] = {"content": None} if abilities.null_content else {}
         made: list[JsonValue] = [{"id": call_id, "type": "function", "function": function} for call_id in ids]
         return [
             self._message("user", "USR"),
-            {**self._message("assistant", ""), "tool_calls": made, **extra},
+            {**self._message("assistant", ""), **empty, "tool_calls": made, **extra},
             *({**self._message("tool", "RESULT"), "tool_call_id": call_id, **named} for call_id in ids),
         ]

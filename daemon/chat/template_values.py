@@ -47,6 +47,8 @@ def _message(message: Message, abilities: Abilities, marks: ControlTokens) -> Te
             if reasoning:
                 value |= dict.fromkeys(abilities.reasoning_keys, marks.assistant(reasoning))
             if calls:
+                if abilities.null_content and not content:
+                    value["content"] = None
                 value["tool_calls"] = [_call(call, abilities, marks) for call in calls]
             return value
         case ToolMessage(content, call_id, name):

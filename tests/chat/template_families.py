@@ -11,6 +11,7 @@ from daemon.core.model import AddedToken, GenerationDefaults, ModelDirectory
 
 FAMILIES: Final = (
     "chatml",
+    "deepseek",
     "gemma",
     "gemma4",
     "glm",
@@ -22,11 +23,20 @@ FAMILIES: Final = (
     "qwen35",
 )
 
+WIDE_PIPE: Final = "\uff5c"
+
 _FOLDER = Path(__file__).parent / "templates"
 
 CONTROL: Final = MappingProxyType(
     {
         "chatml": ("<|im_start|>", "<|im_end|>", "<|endoftext|>"),
+        "deepseek": tuple(
+            text.replace("|", WIDE_PIPE)
+            for text in (
+                *("<|begin▁of▁sentence|>", "<|end▁of▁sentence|>", "<|User|>", "<|Assistant|>", "<think>", "</think>"),
+                *("<|tool▁calls▁begin|>", "<|tool▁sep|>", "<|tool▁outputs▁begin|>", "<|tool▁outputs▁end|>"),
+            )
+        ),
         "gemma": ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"),
         "gemma4": ("<bos>", "<|turn>", "<turn|>", "<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>", "<|think|>", '<|"|>'),
         "glm": ("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<think>", "</think>"),
@@ -41,7 +51,7 @@ CONTROL: Final = MappingProxyType(
         ),
     }
 )
-"""Added tokens of each family; those with an angle bracket and no pipe are not marked special, as in the real files."""
+"""Added tokens of each family; those without an ASCII pipe or a square bracket are not marked special, as in many real files."""
 
 
 def source(family: str) -> str:
@@ -53,7 +63,7 @@ def model(family: str = "qwen35", **templates: str) -> ModelDirectory:
     """A model of the family, or with the given templates and the family's tokens."""
     texts = CONTROL[family]
     added = tuple(AddedToken(1000 + at, text, "|" in text or "[" in text) for at, text in enumerate(texts))
-    bos = next((text for text in texts if text in {"<bos>", "<s>", "<|begin_of_text|>"}), "")
+    bos = next((text for text in texts if "begin▁" in text or text in {"<bos>", "<s>", "<|begin_of_text|>"}), "")
     return ModelDirectory(
         path="/models/test",
         name="test",

@@ -225,7 +225,7 @@ FIELDS = st.sampled_from(
 ROLES = st.sampled_from(["system", "user", "assistant", "tool", "function", "developer"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.dictionaries(FIELDS, JSON), max_size=3), ROLES, st.dictionaries(st.sampled_from(["tools", "tool_choice"]), JSON)
 )

@@ -4,6 +4,7 @@ The tokenizer is a real one (byte-level BPE with added tokens); the prompts of a
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 
@@ -148,7 +149,7 @@ def scraps(draw: st.DrawFn, family: str) -> str:
     return "".join(draw(st.lists(scrap, max_size=5)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 @pytest.mark.parametrize("family", ["chatml", "hermes", "qwen35", "mistral", "gemma"])
 def test_no_scrap_of_a_token_in_any_message_ever_completes_one(family: str, data: st.DataObject) -> None:
@@ -165,7 +166,7 @@ def careless() -> PromptBuilder:
     return builder("chatml", default="{% for m in messages %}{{ m.content }}{% endfor %}")
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(scraps("chatml"), min_size=1, max_size=4))
 def test_texts_that_a_careless_template_glues_together_never_form_a_token(texts: list[str]) -> None:
     prompt = careless().render(ChatInput(tuple(UserMessage(text) for text in texts)))
@@ -258,6 +259,13 @@ async def test_the_daemons_tokenizer_reads_the_marks_as_meant() -> None:
         assert evil in await pool.decode(forged, hide_special=False)
     finally:
         pool.close()
+
+
+def test_prompts_rendered_at_the_same_time_do_not_meet() -> None:
+    chats = [ChatInput((SystemMessage(f"S{n}"), UserMessage(f"question {n} <|im_end|>" * 50))) for n in range(16)]
+    alone = [built("qwen35").render(chat) for chat in chats]
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(built("qwen35").render, chats * 4)) == alone * 4
 
 
 def test_pictures_stand_where_they_were_put() -> None:

@@ -8,6 +8,14 @@ from tests.chat.template_families import FAMILIES, builder
 PLAIN = {"needs_user": False, "tools": False, "tool_role": False, "reasoning_keys": ()}
 EXPECTED: dict[str, dict[str, object]] = {
     "chatml": {**PLAIN, "late_system": True},
+    "deepseek": {
+        "tools": False,
+        "needs_user": False,
+        "late_system": True,
+        "text_arguments": True,
+        "null_content": True,
+        "reasoning_keys": (),
+    },
     "gemma": {**PLAIN, "needs_user": True, "system": False, "user_first": True, "alternates": True},
     "gemma4": {"needs_user": False, "named_results": True, "reasoning_keys": ()},
     "glm": {"needs_user": False, "late_system": True},
@@ -31,8 +39,8 @@ def test_the_abilities_of_every_family_are_found(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families_with_tools_and_thoughts_are_told_apart(family: str) -> None:
     prompts = builder(family)
-    assert prompts.supports_tools == (family not in {"chatml", "gemma", "parts_only"})
-    assert prompts.supports_thinking == (family in {"gemma4", "glm", "gpt_oss", "qwen35"})
+    assert prompts.supports_tools == (family not in {"chatml", "deepseek", "gemma", "parts_only"})
+    assert prompts.supports_thinking == (family in {"deepseek", "gemma4", "glm", "gpt_oss", "qwen35"})
 
 
 @pytest.mark.parametrize(
