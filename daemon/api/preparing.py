@@ -120,7 +120,7 @@ class Preparing:
         with self._place():
             chat = await self._off_loop(self._chat_work, body, card)
             spans = await self._spans(chat)
-        reasoning = await self._speech.thought() if chat.parsing.in_reasoning else None
+        reasoning = await self._speech.thought(body.reasoning_budget) if chat.parsing.in_reasoning else None
         constraint = chat.constraint
         if constraint is not None and reasoning is not None:
             constraint = Constraint(constraint.kind, constraint.text, reasoning.end_ids)

@@ -140,6 +140,9 @@ class ChatBody(Generation, frozen=True, kw_only=True):
     chat_template_kwargs: Annotated[Json | None, Meta(description="Variables of the chat template, as enable_thinking")] = None
     enable_thinking: Annotated[bool | None, Meta(description="Short for chat_template_kwargs.enable_thinking")] = None
     reasoning_effort: Annotated[str | None, Meta(description="none turns thinking off; other values reach the template")] = None
+    reasoning_budget: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Meta(description="Thinking tokens after which the thought is closed; null: no limit")
+    ] = None
     add_generation_prompt: Annotated[bool | None, Meta(description="Whether the template opens the answer; true if absent")] = (
         None
     )

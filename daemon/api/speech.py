@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from daemon.chat.parsing import (
     CallArguments,
     CallEnd,
@@ -49,14 +51,16 @@ class Speech:
         self._tokenizing = tokenizing
         self._thought: Reasoning | None = None
 
-    async def thought(self) -> Reasoning | None:
-        """What an engine needs when the answer begins inside a thought; None where the model has no tags for thoughts."""
+    async def thought(self, budget: int | None) -> Reasoning | None:
+        """What an engine needs when the answer begins inside a thought; None where the model has no tags for thoughts.
+        `budget` is the most tokens that the thought may take.
+        """
         thinking = self.dialect.thinking
         if self._thought is None and thinking is not None:
             end = await self._tokenizing.encode_rendered(thinking.close)
             close = await self._tokenizing.encode_rendered(f"\n{thinking.close}\n\n")
             self._thought = Reasoning(end_ids=list(end), close_ids=list(close), inside=True)
-        return self._thought
+        return None if self._thought is None else msgspec.structs.replace(self._thought, budget_left=budget)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ class Watch:
     """Tokens so far."""
     reasoning: int = 0
     """Tokens of pieces that were thinking, counted by the voices: the parser alone knows."""
-    opened: float = 0.0
     first: float = 0.0
     last: float = 0.0
     usage: Usage | None = field(default=None)
@@ -33,7 +32,6 @@ class Watch:
                 if event.ids:
                     self._tokens(len(event.ids))
             case Opened():
-                self.opened = time.monotonic()
                 self.cached = event.cached
                 self.meters.queue.observe(event.queued)
                 self.meters.prompt_tokens += self.prompt

@@ -219,12 +219,13 @@ def application(
     watching: FakeWatching | None = None,
     prompts: FakePrompts | None = None,
     added: Sequence[AddedToken] = (),
+    tokenizing: FakeTokenizing | None = None,
 ) -> web.Application:
     """The real application over the fakes."""
     return build(
         serving=serving or FakeServing(),
         watching=watching or FakeWatching(),
-        tokenizing=FakeTokenizing(),
+        tokenizing=tokenizing or FakeTokenizing(),
         prompts=prompts or FakePrompts(),
         added=added,
         settings=chosen or Settings(),

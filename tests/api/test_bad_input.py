@@ -1,5 +1,6 @@
 """What is wrong is named, in OpenAI's shape, and nothing of it reaches an engine."""
 
+import asyncio
 import io
 import logging
 from collections.abc import AsyncIterator
@@ -9,8 +10,8 @@ import pytest
 from daemon.api.parameters import NO_EFFECT, REFUSED
 from daemon.api.schemas import ChatBody, CompletionBody
 from tests.api.conftest import Connect
-from tests.api.fakes import FakeServing, application, settings
-from tests.api.reading import CHAT, error_of
+from tests.api.fakes import FakeServing, FakeTokenizing, application, settings
+from tests.api.reading import CHAT, error_of, until
 
 PATH = "/v1/chat/completions"
 BOTH = (PATH, "/v1/completions")
@@ -206,3 +207,26 @@ def test_no_parameter_is_in_two_tables() -> None:
     assert not fields & set(REFUSED)
     assert not fields & set(NO_EFFECT)
     assert not set(REFUSED) & set(NO_EFFECT)
+
+
+async def test_more_bodies_at_once_than_may_queue_are_turned_away(connect: Connect) -> None:
+    go = asyncio.Event()
+
+    class Slow(FakeTokenizing):
+        waiting = False
+
+        async def encode_plain(self, text: str) -> tuple[int, ...]:
+            self.waiting = True
+            await go.wait()
+            return await super().encode_plain(text)
+
+    slow = Slow()
+    client = await connect(application(chosen=settings(max_queued=1), tokenizing=slow))
+    asked = asyncio.create_task(client.post("/v1/completions", json={"prompt": "x"}))
+    await until(lambda: slow.waiting)
+    refused = await client.post("/v1/completions", json={"prompt": "y"})
+    assert refused.status == 503
+    assert (await error_of(refused))["code"] == "overloaded"
+    assert refused.headers["Retry-After"]
+    go.set()
+    assert (await asked).status == 200

@@ -78,9 +78,10 @@ async def test_thought_and_answer_are_told_apart_in_both_ways(connect: Connect) 
 
 async def test_thought_that_the_prompt_opened_is_told_to_the_engine(connect: Connect) -> None:
     client, serving = await model(connect, "x</think>y", opened=True)
-    await message_of(client, response_format={"type": "json_object"})
+    await message_of(client, response_format={"type": "json_object"}, reasoning_budget=77)
     reasoning = serving.requests[0].reasoning
     assert reasoning is not None
+    assert reasoning.budget_left == 77
     assert reasoning.inside
     assert reasoning.on_stop is OnStop.CLOSE
     assert reasoning.end_ids == [FIRST_CHARACTER + ord(character) for character in "</think>"]
