@@ -175,6 +175,56 @@ def write_checkpoint(architecture: Architecture, directory: Path, *, seed: int =
     return directory
 
 
+class Codebook(Enum):
+    """EXL3's three codebooks; the value is the multiplier a checkpoint carries as its marker, None for the default one."""
+
+    DEFAULT = None
+    MCG = 0xCBAC1FED
+    MUL1 = 0x83DCD12D
+
+
+def _exl3_tensors(shape: tuple[int, int], rate: float, codebook: Codebook, random: torch.Generator) -> dict[str, torch.Tensor]:
+    """A random weight of `shape` (n, k) in EXL3: any bits are a valid trellis, and decode to values of about unit variance."""
+    n, k = shape
+    packed = torch.randint(-(1 << 15), 1 << 15, (k // 16, n // 16, int(16 * rate)), dtype=torch.int16, generator=random)
+
+    def signs(count: int) -> torch.Tensor:
+        return torch.randint(0, 2, (count,), generator=random) * 2.0 - 1.0
+
+    tensors = {"trellis": packed, "suh": signs(k).half(), "svh": (signs(n) * 0.07).half()}
+    if codebook.value is not None:
+        tensors[codebook.name.lower()] = torch.tensor(codebook.value - (1 << 32), dtype=torch.int32)
+    return tensors
+
+
+def write_exl3_checkpoint(
+    architecture: Architecture, directory: Path, *, rate: float = 4, codebook: Codebook = Codebook.MUL1, seed: int = 0
+) -> Path:
+    """Like `write_checkpoint`, with large linear layers in EXL3 at `rate` bits a weight: 1 to 8, or 1.5, 2.5, 3.5 with MUL1.
+
+    transformers cannot load it; tests decode it themselves.
+    """
+    write_checkpoint(architecture, directory, seed=seed)
+    path = directory / "model.safetensors"
+    random = torch.Generator()
+    random.manual_seed(seed)
+    tensors: dict[str, torch.Tensor] = {}
+    for name, weight in load_file(path).items():
+        linear = name.endswith(".weight") and weight.dim() == 2 and not any(size % 128 for size in weight.shape)
+        if linear and not name.endswith(("embed_tokens.weight", "lm_head.weight")):
+            rows, columns = weight.shape
+            parts = _exl3_tensors((rows, columns), rate, codebook, random)
+            tensors |= {f"{name.removesuffix('weight')}{part}": value for part, value in parts.items()}
+        else:
+            tensors[name] = weight
+    save_file(tensors, path, metadata={"format": "pt"})
+    config_path = directory / "config.json"
+    config = json.loads(config_path.read_text(encoding="utf-8"))
+    config["quantization_config"] = {"quant_method": "exl3", "bits": rate, "head_bits": 16, "version": "1.6.5"}
+    config_path.write_text(json.dumps(config, indent=1), encoding="utf-8")
+    return directory
+
+
 def write_tokenizer(directory: Path) -> None:
     """tokenizer.json, tokenizer_config.json and the chat template."""
     data = json.loads(tiny_tokenizer().to_str())
