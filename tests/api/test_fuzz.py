@@ -32,10 +32,19 @@ MESSAGES = st.fixed_dictionaries(
         "name": VALUES,
     },
 )
-BODIES = st.fixed_dictionaries(
-    {"messages": st.lists(MESSAGES, min_size=1, max_size=3) | VALUES, "prompt": st.text(min_size=1, max_size=5) | VALUES},
-    optional={name: VALUES for name in NAMES if name not in {"messages", "prompt", "n"}},
+
+
+def merged(parts: tuple[dict[str, object], dict[str, object]]) -> dict[str, object]:
+    return {**parts[0], **parts[1]}
+
+
+BASE: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries(
+    {"messages": st.lists(MESSAGES, min_size=1, max_size=3) | VALUES, "prompt": st.text(min_size=1, max_size=5) | VALUES}
 )
+OTHERS: st.SearchStrategy[dict[str, object]] = st.dictionaries(
+    st.sampled_from([name for name in NAMES if name not in {"messages", "prompt"}]), VALUES, max_size=5
+)
+BODIES = st.tuples(BASE, OTHERS).map(merged)
 ALLOWED = {200, 400, 404}
 
 
@@ -45,7 +54,7 @@ async def client() -> AsyncGenerator[Client]:
         yield made
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=(HealthCheck.too_slow,))
+@settings(max_examples=30, deadline=None, suppress_health_check=(HealthCheck.too_slow,))
 @given(st.lists(BODIES, min_size=1, max_size=8))
 def test_any_body_is_answered_or_refused(bodies: list[dict[str, object]]) -> None:
     async def post() -> None:
@@ -61,7 +70,7 @@ def test_any_body_is_answered_or_refused(bodies: list[dict[str, object]]) -> Non
     asyncio.run(post())
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=(HealthCheck.too_slow,))
+@settings(max_examples=30, deadline=None, suppress_health_check=(HealthCheck.too_slow,))
 @given(st.lists(st.binary(max_size=200) | st.text(max_size=100).map(str.encode), min_size=1, max_size=8))
 def test_any_bytes_are_refused(bodies: list[bytes]) -> None:
     async def post() -> None:
