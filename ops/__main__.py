@@ -10,6 +10,7 @@ from ops.commands.config_example import config_example
 from ops.commands.engine_check import engine_check
 from ops.commands.key_new import key_new
 from ops.commands.model_demo import model_demo
+from ops.commands.plan import plan
 from ops.commands.status import status
 from ops.errors import OpsError
 
@@ -24,6 +25,7 @@ def application() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     root.command("status")(status)
+    root.command("plan")(plan)
     root.command("bench")(bench)
     config = typer.Typer(help="The configuration file.", no_args_is_help=True)
     config.command("check")(config_check)

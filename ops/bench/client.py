@@ -29,6 +29,7 @@ _VOCABULARY = (
 _EVENT = b"\n\n"
 _DATA = b"data: "
 _DONE = b"[DONE]"
+_NO_ERROR = (b"", b"null")
 
 
 class _Delta(msgspec.Struct):
@@ -55,7 +56,7 @@ class _Usage(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = msgspec.Raw()
 
 
 class _Model(msgspec.Struct):
@@ -151,7 +152,7 @@ class _Recorder:
         """One event."""
         if chunk.usage is not None:
             self.usage = chunk.usage
-        if chunk.error is not None:
+        if bytes(chunk.error) not in _NO_ERROR:
             self.problem = bytes(chunk.error).decode(errors="replace")[:200]
         if not any(_has_text(choice) for choice in chunk.choices):
             return
