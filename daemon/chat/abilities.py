@@ -38,7 +38,10 @@ class Abilities:
     """A result may stand without its call."""
     null_content: bool = False
     """The template sees calls only in messages whose content is null."""
+    grouped_results: bool = False
+    """Results belong into the message of their calls, as `tool_responses` (Gemma 4)."""
     short_ids: bool = False
+    """Ids of calls must have nine letters and digits (Mistral)."""
     named_results: bool = False
     """Tool messages need the name of their function."""
     reasoning_keys: tuple[str, ...] = ("reasoning_content",)
@@ -135,7 +138,13 @@ class _Probe:
             abilities,
             many_calls=text is not None and text.count("needle_value") > 1,
             stray_results=stray is not None and "RESULT" in stray,
+            grouped_results=self._shows_grouped(abilities),
         )
+
+    def _shows_grouped(self, abilities: Abilities) -> bool:
+        user, call, _ = self._agent_chat(abilities, {"tool_responses": [{"name": "needle_tool", "response": "GROUPED"}]})
+        text = self._trial([user, call])
+        return text is not None and "GROUPED" in text
 
     def shows_thought(self, key: str, abilities: Abilities) -> bool:
         """Whether a thought given under `key` is shown in any turn."""
@@ -154,7 +163,7 @@ class _Probe:
         return {"role": role, "content": content if self.text_content else [{"type": "text", "text": content}]}
 
     def _agent_chat(self, abilities: Abilities, extra: Mapping[str, JsonValue], calls: int = 1) -> list[JsonObject]:
-        ids = [f"aBcDeF01{n}" if abilities.short_ids else f"call_needle_000{n}" for n in range(calls)]
+        ids = [f"aBcDeF01{n}" if abilities.short_ids else f"c{n}" for n in range(calls)]
         arguments: JsonValue = '{"needle_key": "needle_value"}' if abilities.text_arguments else dict[str, JsonValue](_ARGUMENT)
         function: JsonValue = {"name": "needle_tool", "arguments": arguments}
         named: dict[str, JsonValue] = {"name": "needle_tool"} if abilities.named_results else {}

@@ -150,7 +150,7 @@ def _order_results(chat: list[Message], abilities: Abilities) -> list[Message]:
             out.append(_stray(message, abilities) if isinstance(message, ToolMessage) else message)
             continue
         calls = tuple(
-            replace(call, id=_id(call.id or f"call_{turn}_{index}", abilities)) for index, call in enumerate(message.calls)
+            replace(call, id=_id(call.id or f"call_{turn:04}_{index:04}", abilities)) for index, call in enumerate(message.calls)
         )
         turn += 1
         results: list[ToolMessage] = []
@@ -166,13 +166,14 @@ def _order_results(chat: list[Message], abilities: Abilities) -> list[Message]:
 def _stray(message: ToolMessage, abilities: Abilities) -> Message:
     """A result whose call is not in the chat, as when a client has cut off the beginning."""
     message = replace(message, call_id=_id(message.call_id, abilities))
-    return message if abilities.stray_results else _tool_as_text(message)
+    return message if abilities.stray_results and not abilities.grouped_results else _tool_as_text(message)
 
 
 def _match(calls: Sequence[ToolCall], results: Sequence[ToolMessage], abilities: Abilities) -> list[ToolMessage]:
     """1. A result with a call's id belongs to it. 2. One without an id belongs to the first open call of its name, or to
     the first open call. 3. What belongs to no call stays, at the end.
     """
+    needs_name = abilities.named_results or abilities.grouped_results or not abilities.tool_role
     answers: dict[int, list[ToolMessage]] = {}
     open_calls = [index for index, call in enumerate(calls) if all(result.call_id != call.id for result in results)]
     strays: list[ToolMessage] = []
@@ -185,7 +186,7 @@ def _match(calls: Sequence[ToolCall], results: Sequence[ToolMessage], abilities:
         if index is None:
             strays.append(result)
         else:
-            name = calls[index].name if abilities.named_results or not abilities.tool_role else result.name
+            name = calls[index].name if needs_name else result.name
             answers.setdefault(index, []).append(replace(result, call_id=calls[index].id, name=name))
     return [result for index in sorted(answers) for result in answers[index]] + strays
 

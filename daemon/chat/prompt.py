@@ -116,7 +116,7 @@ class PromptBuilder:
         values = template_messages(messages, abilities, self._marks)
         if chat.continue_final:
             go_on(values, abilities)
-        variables = template_variables(chat, template.variables, template.source, self._marks)
+        variables = template_variables(chat, template, self._marks)
         text = template.render({**variables, "messages": values})
         if chat.continue_final:
             text = _cut(text)

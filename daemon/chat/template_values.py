@@ -20,16 +20,18 @@ from daemon.chat.messages import (
     UserMessage,
 )
 from daemon.chat.normalise import arguments_text
+from daemon.chat.templates import EFFORT_NAMES, EFFORTS, ChatTemplate
 from daemon.chat.tool_schemas import Tool
 
-_EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
+_USUAL: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 
 TemplateMessage = dict[str, JsonValue]
 
 
 def template_messages(messages: Sequence[Message], abilities: Abilities, marks: ControlTokens) -> list[TemplateMessage]:
     """Messages in the shape of the template's family. Inserted text is marked, so that none of it acts as a control token."""
-    return [_message(message, abilities, marks) for message in messages]
+    values = [_message(message, abilities, marks) for message in messages]
+    return _grouped(values) if abilities.grouped_results else values
 
 
 def _message(message: Message, abilities: Abilities, marks: ControlTokens) -> TemplateMessage:
@@ -54,6 +56,27 @@ def _message(message: Message, abilities: Abilities, marks: ControlTokens) -> Te
         case ToolMessage(content, call_id, name):
             answered: TemplateMessage = {} if call_id is None else {"tool_call_id": marks.people(call_id)}
             return {"role": "tool", "content": _content(content, abilities, marks.people), **answered, **_named(name, marks)}
+
+
+def _grouped(values: Sequence[TemplateMessage]) -> list[TemplateMessage]:
+    """Results moved into the message of their calls, and the words that follow them too: the model said all of it in one
+    turn. Words that came before the calls stay before them, as a message of their own.
+    """
+    out: list[TemplateMessage] = []
+    for value in values:
+        last = out[-1] if out else {}
+        results = last.get("tool_responses")
+        if value["role"] == "tool" and "tool_calls" in last:
+            result: JsonValue = {"name": value.get("name", "unknown"), "response": value["content"]}
+            last["tool_responses"] = [*(results if isinstance(results, list) else ()), result]
+        elif value["role"] == "assistant" and results and not last["content"] and "tool_calls" not in value:
+            out[-1] = {**last, "content": value["content"]}
+        elif "tool_calls" in value and value["content"]:
+            out.append({"role": "assistant", "content": value["content"]})
+            out.append({**value, "content": ""})
+        else:
+            out.append(value)
+    return out
 
 
 def _named(name: str | None, marks: ControlTokens) -> TemplateMessage:
@@ -91,17 +114,15 @@ def go_on(messages: list[TemplateMessage], abilities: Abilities) -> None:
             last["content"] = f"{content}{CONTINUE}"
 
 
-def template_variables(chat: ChatInput, known: frozenset[str], source: str, marks: ControlTokens) -> dict[str, JsonValue]:
-    """What a chat sets beside its messages. `known` are the names the template reads: families say the same thing under
-    different names.
-    """
+def template_variables(chat: ChatInput, template: ChatTemplate, marks: ControlTokens) -> dict[str, JsonValue]:
+    """What a chat sets beside its messages. Families say the same thing under different names."""
     values: dict[str, JsonValue] = {
         "tools": [marks.people_json(dict(tool.definition)) for tool in offered(chat)] or None,
         "documents": None,
         "add_generation_prompt": chat.add_generation_prompt,
-        **thinking_variables(chat.thinking, chat.effort, known, source),
+        **thinking_variables(chat.thinking, chat.effort, template),
     }
-    if "tool_choice" in known:
+    if "tool_choice" in template.variables:
         values["tool_choice"] = describe_choice(chat.tool_choice)
     return values | {key: marks.people_json(value) for key, value in chat.kwargs.items()}
 
@@ -111,22 +132,37 @@ def offered(chat: ChatInput) -> Sequence[Tool]:
     return () if chat.tool_choice.mode is ToolMode.NONE else chat.tools
 
 
-def thinking_variables(thinking: bool | None, effort: str | None, known: frozenset[str], source: str) -> dict[str, JsonValue]:
+def thinking_variables(thinking: bool | None, effort: str | None, template: ChatTemplate) -> dict[str, JsonValue]:
     """The names under which templates learn whether and how hard to think. Words a template does not know are left out:
     `reasoning_effort` has a new word every few months, and none of them should fail a chat.
     """
+    known = template.variables
     values: dict[str, JsonValue] = {}
     if thinking is not None:
         values["enable_thinking"] = thinking
         if "thinking" in known:
             values["thinking"] = thinking
-    if effort is None and thinking is False and "reasoning_effort" in known and "enable_thinking" not in known:
+    if effort is None and thinking is False and not known & {"enable_thinking", "thinking"}:
         effort = "low"  # gpt-oss cannot stop thinking, only think little
-    if effort is not None:
-        word = effort if f"'{effort}'" in source or f'"{effort}"' in source else _EFFORTS.get(effort)
-        if word is not None:
-            values["reasoning_effort"] = word
+    word = None if effort is None else _effort_word(effort, template)
+    if word is not None:
+        values |= dict.fromkeys(sorted(known & EFFORT_NAMES), word)
     return values
+
+
+def _effort_word(effort: str, template: ChatTemplate) -> str | None:
+    """1. A word that the template itself names. 2. The usual word of the same meaning, if the template takes it. 3. The
+    nearest word that it takes. 4. For a word nobody knows, nothing: the template's own default.
+    """
+    quoted = f"'{effort}'" in template.source or f'"{effort}"' in template.source
+    if effort in template.efforts and quoted:
+        return effort
+    if effort not in EFFORTS:
+        return None
+    usual = _USUAL[effort]
+    if usual in template.efforts:
+        return usual
+    return min(template.efforts, key=lambda word: abs(EFFORTS.index(word) - EFFORTS.index(effort)), default=None)
 
 
 def describe_choice(choice: ToolChoice) -> str:

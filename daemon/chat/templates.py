@@ -18,6 +18,9 @@ from daemon.core.guarded import MARK
 
 TRIAL_STEPS: Final = 20_000
 """A trial renders three short messages; a template that needs more for that is tried no further."""
+EFFORT_NAMES: Final = frozenset({"reasoning_effort", "thinking_effort"})
+EFFORTS: Final = ("minimal", "low", "medium", "high", "xhigh", "max")
+"""Words for how hard to think, in order."""
 MAX_SOURCE: Final = 1024 * 1024
 """Characters of a template; the longest seen have 20,000."""
 MAX_WORDS: Final = 500
@@ -33,6 +36,8 @@ class ChatTemplate:
     abilities: Abilities
     variables: frozenset[str]
     """Names the template reads and does not set."""
+    efforts: tuple[str, ...]
+    """Words of `EFFORTS` that the template takes, in their order; empty where it asks for none."""
     _render: Callable[[Mapping[str, object]], str]
 
     def render(self, variables: Mapping[str, object]) -> str:
@@ -54,6 +59,7 @@ class TemplateCompiler:
     ) -> None:
         self._environment = TemplateEnvironment(now, remark)
         self._limits = limits
+        self._trial_limits = Limits(steps=TRIAL_STEPS, characters=limits.characters, seconds=limits.seconds)
         self._clock = clock
         self._constants = constants
 
@@ -64,7 +70,7 @@ class TemplateCompiler:
         def render(given: Mapping[str, object]) -> str:
             return self._run(template, given, self._limits)
 
-        return ChatTemplate(name, source, self._probe(template, source), variables, render)
+        return ChatTemplate(name, source, self._probe(template, source), variables, self._efforts(template, variables), render)
 
     def _compile(self, name: str, source: str) -> tuple[Template, frozenset[str]]:
         if len(source) > MAX_SOURCE:
@@ -80,11 +86,11 @@ class TemplateCompiler:
             raise TemplateFailed(f"The model's chat template `{name}` cannot be compiled: {error}", "messages") from error
 
     def _probe(self, template: Template, source: str) -> Abilities:
-        limits = Limits(steps=TRIAL_STEPS, characters=self._limits.characters, seconds=self._limits.seconds)
-
         def trial(messages: Sequence[JsonObject], tools: Sequence[JsonObject] | None = None) -> str | None:
             try:
-                return self._run(template, {"messages": messages, "tools": tools, "add_generation_prompt": False}, limits)
+                return self._run(
+                    template, {"messages": messages, "tools": tools, "add_generation_prompt": False}, self._trial_limits
+                )
             except TemplateFailed as error:
                 if isinstance(error.__cause__, LimitReached):
                     raise
@@ -94,6 +100,19 @@ class TemplateCompiler:
             return probe(trial, source)
         except TemplateFailed:  # endless even on three messages: requests will get the error
             return Abilities()
+
+    def _efforts(self, template: Template, variables: frozenset[str]) -> tuple[str, ...]:
+        names = variables & EFFORT_NAMES
+        return tuple(word for word in EFFORTS if names and self._takes(template, dict.fromkeys(names, word)))
+
+    def _takes(self, template: Template, variables: Mapping[str, object]) -> bool:
+        messages = [{"role": "user", "content": "hi"}]
+        given = {"messages": messages, "tools": None, "enable_thinking": True, "thinking": True, "add_generation_prompt": True}
+        try:
+            self._run(template, {**given, **variables}, self._trial_limits)
+        except TemplateFailed:
+            return False
+        return True
 
     def _run(self, template: Template, variables: Mapping[str, object], limits: Limits) -> str:
         try:

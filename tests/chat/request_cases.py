@@ -12,7 +12,10 @@ from daemon.chat.json_values import JsonValue
 from daemon.chat.messages import parse_chat
 from daemon.chat.normalise import normalise
 from daemon.chat.template_values import TemplateMessage, describe_choice, template_messages, thinking_variables
+from daemon.chat.templates import ChatTemplate
 from daemon.core.errors import InvalidRequest
+
+_STRICT = ChatTemplate("default", "", Abilities(), frozenset({"enable_thinking"}), (), str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ def request_outcome(body: Mapping[str, object], abilities: Abilities | None = No
         messages = normalise(chat.messages, able, continue_final=chat.continue_final)
     except InvalidRequest as error:
         return RequestOutcome(HTTPStatus.BAD_REQUEST, [], {}, str(error), error.param)
-    kwargs = thinking_variables(chat.thinking, chat.effort, frozenset({"enable_thinking"}), "") | dict(chat.kwargs)
+    kwargs = thinking_variables(chat.thinking, chat.effort, _STRICT) | dict(chat.kwargs)
     if body.get("tool_choice") is not None:
         kwargs["tool_choice"] = describe_choice(chat.tool_choice)
     return RequestOutcome(HTTPStatus.OK, template_messages(messages, able, ControlTokens((), ())), kwargs)

@@ -168,9 +168,26 @@ def test_a_template_with_rules_for_ids_gets_ids_that_follow_them() -> None:
     assert "[TOOL_RESULTS]" in built("mistral").render(ChatInput(chat)).text
 
 
-def test_a_template_that_names_results_gets_the_names_of_their_calls() -> None:
-    chat = agent([ToolCall("look", {"path": "a"}, "c1")], ToolMessage("data", "c1"))
-    assert "response:look{" in built("gemma4").render(ChatInput(chat)).text
+def test_a_template_that_wants_results_within_the_models_turn_gets_them_there() -> None:
+    """What the model wrote in one turn, with results between, is read back as one turn."""
+    calls = [ToolCall("look", {"n": 1}, "a"), ToolCall("find", {"n": 2}, "b")]
+    chat = (*agent(calls, ToolMessage("two", "b"), ToolMessage("one", "a")), AssistantMessage("done"), UserMessage("thanks"))
+    text = built("gemma4").render(ChatInput(chat)).text
+    assert text.partition("<|turn>model\n")[2] == (
+        "<|tool_call>call:look{n:1}<tool_call|><|tool_call>call:find{n:2}<tool_call|>"
+        '<|tool_response>response:look{value:<|"|>one<|"|>}<tool_response|>'
+        '<|tool_response>response:find{value:<|"|>two<|"|>}<tool_response|>'
+        "done<turn|>\n<|turn>user\nthanks<turn|>\n<|turn>model\n"
+    )
+    going_on = built("gemma4").render(ChatInput(chat[:-2])).text
+    assert text.startswith(going_on)
+    assert going_on.endswith("<tool_response|>")
+
+
+def test_words_before_a_call_stay_before_it_where_results_are_grouped() -> None:
+    chat = (UserMessage("hi"), AssistantMessage("I look.", calls=(ToolCall("look", {}, "a"),)), ToolMessage("data", "a"))
+    text = built("gemma4").render(ChatInput(chat)).text
+    assert text.index("I look.") < text.index("call:look") < text.index("response:look")
 
 
 @pytest.mark.parametrize("family", ["llama3", "gpt_oss"])

@@ -3,6 +3,7 @@
 import pytest
 
 from daemon.chat.abilities import Abilities
+from daemon.chat.messages import AssistantMessage, ChatInput, ToolCall, ToolMessage, UserMessage
 from tests.chat.template_families import FAMILIES, builder
 
 PLAIN = {"needs_user": False, "tools": False, "tool_role": False, "reasoning_keys": ()}
@@ -17,7 +18,7 @@ EXPECTED: dict[str, dict[str, object]] = {
         "reasoning_keys": (),
     },
     "gemma": {**PLAIN, "needs_user": True, "system": False, "user_first": True, "alternates": True},
-    "gemma4": {"needs_user": False, "named_results": True, "reasoning_keys": ()},
+    "gemma4": {"needs_user": False, "late_system": True, "grouped_results": True, "reasoning_keys": ()},
     "glm": {"needs_user": False, "late_system": True},
     "gpt_oss": {"needs_user": False, "many_calls": False, "stray_results": False, "reasoning_keys": ("thinking",)},
     "hermes": {"needs_user": False, "late_system": True, "reasoning_keys": ()},
@@ -41,6 +42,35 @@ def test_families_with_tools_and_thoughts_are_told_apart(family: str) -> None:
     prompts = builder(family)
     assert prompts.supports_tools == (family not in {"chatml", "deepseek", "gemma", "parts_only"})
     assert prompts.supports_thinking == (family in {"deepseek", "gemma4", "glm", "gpt_oss", "qwen35"})
+
+
+def test_a_template_that_writes_a_results_name_gets_one() -> None:
+    template = (
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}"
+        "{% for call in m.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}"
+        "{% if m.role == 'tool' %} from {{ m.name }}{% endif %};{% endfor %}"
+    )
+    prompts = builder(default=template)
+    assert prompts.abilities.named_results
+    chat = ChatInput((UserMessage("hi"), AssistantMessage(calls=(ToolCall("look", {}, "c"),)), ToolMessage("data", "c")))
+    assert "tool:data from look;" in prompts.render(chat).text
+
+
+@pytest.mark.parametrize(
+    ("template", "shown"),
+    [
+        ("{{ reasoning_effort }}", {"minimal": "low", "low": "low", "high": "high", "xhigh": "high", "odd": ""}),
+        ("{{ thinking_effort or 'max' }}", {"max": "max", "high": "high"}),
+        (
+            "{% if reasoning_effort not in ['low', 'medium', 'xhigh'] %}{{ raise_exception('no') }}{% endif %}{{ reasoning_effort }}",
+            {"minimal": "low", "medium": "medium", "high": "medium", "xhigh": "xhigh", "max": "xhigh"},
+        ),
+    ],
+)
+def test_an_effort_is_said_in_a_word_the_template_takes(template: str, shown: dict[str, str]) -> None:
+    prompts = builder(default=template)
+    found = {word: prompts.render(ChatInput((UserMessage("hi"),), effort=word)).text for word in shown}
+    assert found == shown
 
 
 @pytest.mark.parametrize(
