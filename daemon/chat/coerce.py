@@ -67,16 +67,14 @@ _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?
 _MAX_EXPANDED = 40
 """Digits up to which a number such as 1e3 is written out as an integer."""
 
-_FIRST: Mapping[JsonType, str] = {
-    JsonType.STRING: "",
-    JsonType.INTEGER: "+-.0123456789",
-    JsonType.NUMBER: "+-.0123456789",
-    JsonType.BOOLEAN: "tfTF",
-    JsonType.NULL: "nN",
-    JsonType.ARRAY: "[",
-    JsonType.OBJECT: "{",
+_NUMBER_START = re.compile(r"[+-]?[0-9]*\.?[0-9]*(?:[eE][+-]?[0-9]*)?\s*")
+_MAX_LITERAL = 64
+"""Characters up to which text beside which a string is admitted may be a number, white space included."""
+
+_WORDS: Mapping[JsonType, tuple[str, ...]] = {
+    JsonType.BOOLEAN: ("true", "false"),
+    JsonType.NULL: ("null",),
 }
-"""What text of each type can begin with."""
 
 
 class Schema:
@@ -103,15 +101,21 @@ class Schema:
         """Whether a value here is a string whatever it looks like."""
         return self.types == _STRING or not self.declared
 
-    def may_be_other(self, first: str) -> bool:
-        """Whether text that begins with the character `first` may stand for something that is no string."""
+    def may_be_other(self, start: str) -> bool:
+        """Whether text that begins with `start` (no white space in front) may stand for something that is no string."""
+        types = self.types
         if self.text_only:
             return False
-        if self.types == ANY:
-            return first in "[{"
-        if JsonType.STRING not in self.types:
+        if JsonType.STRING not in types:
             return True
-        return any(first in _FIRST[item] for item in self.types)
+        if start[0] in "[{":
+            return (JsonType.ARRAY if start[0] == "[" else JsonType.OBJECT) in types
+        if types == ANY or len(start) > _MAX_LITERAL:
+            return False
+        if types & _NUMBERS and _NUMBER_START.fullmatch(start):
+            return True
+        word = start.rstrip().lower()
+        return any(one.startswith(word) for kind, words in _WORDS.items() if kind in types for one in words)
 
     def choices(self) -> list[JsonValue]:
         """The values that `enum` or `const` name here; empty where neither does."""

@@ -219,7 +219,7 @@ def main(paths: Sequence[str]) -> int:
             fault = _judge_safely(case)
             if fault:
                 failed += 1
-                sys.stdout.write(f"FAILED {case['id']} ({case['format']}, {case['kind']}): {fault}\n")
+                sys.stdout.write(f"FAILED {case.get('id')} ({case.get('format')}, {case.get('kind')}): {fault}\n")
             else:
                 passed += 1
     sys.stdout.write(f"{passed} passed, {failed} failed\n")

@@ -1,7 +1,8 @@
-"""What holds for every answer a model could write: one message however it is cut, no exception, no scrap of a tag, linear work."""
+"""What holds for every answer a model could write: one message however it is cut, no exception, linear work."""
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -33,7 +34,11 @@ TOOLS = parse_tools(
                 "name": "write_file",
                 "parameters": {
                     "type": "object",
-                    "properties": {"path": {"type": "string"}, "content": {"type": "string"}, "mode": {"type": ["integer", "null"]}},
+                    "properties": {
+                        "path": {"type": "string"},
+                        "content": {"type": "string"},
+                        "mode": {"type": ["integer", "null"]},
+                    },
                     "required": ["path"],
                 },
             },
@@ -70,18 +75,21 @@ _BAR = "\uff5c"
 _GAP = "\u2581"
 FRAGMENTS = [
     "<think>", "</think>", "[THINK]", "[/THINK]", "<|channel>thought\n", "<channel|>",
-    "<tool_call>", "</tool_call>", "<tool_call>\n", "\n</tool_call>", "<function=write_file>", "<function=plan>\n", "</function>", "<function",
+    "<tool_call>", "</tool_call>", "<tool_call>\n", "\n</tool_call>",
+    "<function=write_file>", "<function=plan>\n", "</function>", "<function",
     "<parameter=path>\n", "<parameter=content>", "<parameter=mode>", "<parameter=", "</parameter>", "\n</parameter>\n", "</",
-    '{"name": "write_file", "arguments": {"path": "', '"}}', '{"name": "plan", "arguments": {', '"steps": [1, {"a": null}], ', '"sure": true}}',
-    "write_file", "plan", "<arg_key>path</arg_key>", "<arg_value>", "</arg_value>", "<arg_key>", "</arg_key>",
-    "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|tool_call>", "<tool_call|>", "call:write_file{", "call:plan{steps:[", "path:", '<|"|>', "mode=3", "]", "}",
-    "<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>json", "analysis", "final", "assistant",
-    "commentary to=functions.write_file", "<|python_tag|>", '{"name": "plan", "parameters": {}}', ";",
+    '{"name": "write_file", "arguments": {"path": "', '"}}', '{"name": "plan", "arguments": {', '"steps": [1, {"a": null}], ',
+    '"sure": true}}', "write_file", "plan", "<arg_key>path</arg_key>", "<arg_value>", "</arg_value>", "<arg_key>", "</arg_key>",
+    "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]",
+    "<|tool_call>", "<tool_call|>", "call:write_file{", "call:plan{steps:[", "path:", '<|"|>', "mode=3", "]", "}",
+    "<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>json",
+    "analysis", "final", "assistant", "commentary to=functions.write_file",
+    "<|python_tag|>", '{"name": "plan", "parameters": {}}', ";",
     "[write_file(path='", "')]", "plan(steps=[1, (2,)])", "[", ", ", "<|python_start|>", "<|python_end|>",
     f"<{_BAR}tool{_GAP}calls{_GAP}begin{_BAR}>", f"<{_BAR}tool{_GAP}call{_GAP}begin{_BAR}>", f"<{_BAR}tool{_GAP}sep{_BAR}>",
     f"<{_BAR}tool{_GAP}call{_GAP}end{_BAR}>", f"<{_BAR}DSML{_BAR}function_calls>",
     "<minimax:tool_call>", "</minimax:tool_call>", '<invoke name="write_file">', '<parameter name="path">', "</invoke>",
-    "```", "```json\n", "`", "\n", " ", "\n\n", "\r\n", "\t", "'", '"', "\\", "\\u00e9", "\\ud83d", "é", "😀", "x", "1e5", "null", "~~~\n",
+    "```", "```json\n", "`", "\n", " ", "\n\n", "\r\n", "\t", "'", '"', "\\", "\\u00e9", "\\ud83d", "é", "😀", "x", "1e5", "null",
 ]  # fmt: skip
 
 answers = st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=6)), max_size=24).map("".join)
@@ -101,7 +109,7 @@ def parse(
 
 def cut(text: str, places: Sequence[int]) -> list[str]:
     at = sorted({place % (len(text) + 1) for place in places} | {0, len(text)})
-    return [text[left:right] for left, right in zip(at, at[1:], strict=False)]
+    return [text[left:right] for left, right in pairwise(at)]
 
 
 @settings(max_examples=150, deadline=None)

@@ -25,9 +25,8 @@ class CallObjects:
     bare: bool = False
 
     def parse(self, opener: str, desk: Desk) -> Steps[Verdict]:
-        """One or more objects, or a list of them, from the next character on; `opener` says nothing here."""
-        del opener
-        in_list = False
+        """One or more objects, or a list of them, from the next character on; `opener` is a bracket that is consumed."""
+        in_list = opener == "["
         if (yield from desk.cursor.peek()) == "[":
             desk.cursor.take(1)
             in_list = True

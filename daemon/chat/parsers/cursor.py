@@ -43,11 +43,12 @@ class Recorder:
 class Cursor:
     """Reads text from front to back. Consumed text is gone but for what recorders have noted."""
 
-    __slots__ = ("_at", "_recorders", "_text", "ending", "examined")
+    __slots__ = ("_at", "_patterns", "_recorders", "_text", "ending", "examined")
 
     def __init__(self) -> None:
         self._text = ""
         self._at = 0
+        self._patterns: dict[tuple[str, ...], re.Pattern[str]] = {}
         self._recorders: list[Recorder] = []
         self.ending: Ending | None = None
         """Why no more text will come; None while more may."""
@@ -111,21 +112,23 @@ class Cursor:
 
     def match(self, literals: tuple[str, ...]) -> Steps[str]:
         """The longest of `literals` that the text goes on with, not consumed; empty if none. Waits only while undecided."""
+        pattern = self._patterns.get(literals)
+        if pattern is None:
+            ordered = sorted(literals, key=len, reverse=True)
+            pattern = re.compile("|".join(map(re.escape, ordered)) if ordered else "(?!)")
+            self._patterns[literals] = pattern
         while True:
-            found = ""
-            undecided = False
-            for literal in literals:
-                if len(literal) <= len(found):
-                    continue
-                ahead = self._text[self._at : self._at + len(literal)]
-                self.examined += 1
-                if ahead == literal:
-                    found = literal
-                elif len(ahead) < len(literal) and literal.startswith(ahead):
-                    undecided = True
-            if not undecided or self.ending is not None:
+            match = pattern.match(self._text, self._at)
+            found = match[0] if match else ""
+            self.examined += 1
+            if self.ending is not None or not self._undecided(literals, len(found)):
                 return found
             yield
+
+    def _undecided(self, literals: tuple[str, ...], found: int) -> bool:
+        """Whether more text could make a literal of more than `found` characters of what is left."""
+        size = len(self._text) - self._at
+        return any(size < len(one) and len(one) > found and self._text.startswith(one[:size], self._at) for one in literals)
 
     def skip(self, literal: str) -> Steps[bool]:
         """Consume `literal` if the text goes on with it."""

@@ -48,6 +48,9 @@ _SIGNS: tuple[tuple[Format, tuple[str, ...]], ...] = (
 )
 """What a template must contain for each format; the first that fits."""
 
+_TOOLS = re.compile(r"\{%-?[^%]*\btools\b")
+"""A template that does something with tools, in no way known here: such models mostly write JSON."""
+
 _TURNS = re.compile(
     "|".join(
         re.escape(turn)
@@ -74,7 +77,8 @@ def detect(template: str, *, added_tokens: Iterable[str] = (), format_name: str 
     """
     form = Format(format_name) if format_name else Format.PLAIN
     if not format_name:
-        form = next((form for form, signs in _SIGNS if all(sign in template for sign in signs)), Format.PLAIN)
+        fallback = Format.HERMES_JSON if _TOOLS.search(template) else Format.PLAIN
+        form = next((form for form, signs in _SIGNS if all(sign in template for sign in signs)), fallback)
     if form is Format.GPT_OSS:
         return Dialect(form, None)
     if form is Format.GEMMA:

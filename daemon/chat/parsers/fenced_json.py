@@ -16,16 +16,17 @@ class FencedJson:
 
     def parse(self, opener: str, desk: Desk) -> Steps[Verdict]:
         """See CallParser. `opener` is empty: the next character is a bracket or a backtick."""
+        del opener
         cursor = desk.cursor
         if (yield from cursor.peek()) != "`":
-            return (yield from _OBJECTS.parse(opener, desk))
+            return (yield from _OBJECTS.parse("", desk))
         if not (yield from cursor.skip(_FENCE)):
             cursor.take(1)
             return Verdict.TEXT
         yield from cursor.gather(_WORD, len("tool_calls"))
         yield from cursor.spaces()
         if (yield from cursor.match(("{", "["))):
-            verdict = yield from _OBJECTS.parse(opener, desk)
+            verdict = yield from _OBJECTS.parse("", desk)
             if verdict is not Verdict.DONE:
                 return verdict
             yield from cursor.spaces()

@@ -63,7 +63,7 @@ def grammar(form: Format) -> Grammar:
                 openers=(pythonic.START,),
                 parser=pythonic.Pythonic(),
                 strays=(pythonic.END,),
-                bare=Bare(starts="[", parser=pythonic.Pythonic(), held=False),
+                bare=Bare(starts="[{", parser=pythonic.Pythonic(), held=False),
             )
         case Format.DEEPSEEK:
             return Grammar(

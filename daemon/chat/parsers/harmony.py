@@ -53,8 +53,11 @@ class Harmony:
         """Read the whole answer."""
         if self.inside:
             yield from self._text(_ANALYSIS)
-        elif (yield from self._cursor.peek()) != "<":
-            yield from self._text(_FINAL)
+        else:
+            # The prompt ends behind the role, so that a recipient may come first.
+            self._transcript.content((yield from self._cursor.spaces()))
+            if not (yield from self._cursor.match((*_MARKS, "to="))):
+                yield from self._text(_FINAL)
         while not self._cursor.done:
             header = yield from self._header()
             if header is not None:

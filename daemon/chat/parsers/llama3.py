@@ -16,8 +16,8 @@ class Llama3:
     def parse(self, opener: str, desk: Desk) -> Steps[Verdict]:
         """See CallParser."""
         if not opener:
-            return (yield from _BARE.parse(opener, desk))
+            return (yield from _BARE.parse("", desk))
         if opener == TAG:
             yield from desk.cursor.spaces()
-            return (yield from _TAGGED.parse(opener, desk))
+            return (yield from _TAGGED.parse("", desk))
         return (yield from XmlFunction(desk, bare=True).read())

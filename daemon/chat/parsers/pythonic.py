@@ -1,9 +1,12 @@
-"""Calls written as Python: `[get_weather(city="Oslo", days=2), …]`, in Llama 4's tags or bare."""
+"""Calls written as Python: `[get_weather(city="Oslo", days=2), …]`, in Llama 4's tags or bare. JSON objects in the same places
+are read too: Llama 4's template asks for either.
+"""
 
 import re
 from collections.abc import Callable
 
 from daemon.chat.coerce import escaped, json_of_scalar, quoted
+from daemon.chat.parsers.call_json import CallObjects
 from daemon.chat.parsers.cursor import Steps
 from daemon.chat.parsers.desk import Arguments, Desk, Verdict
 
@@ -18,6 +21,8 @@ _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "fal
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "a": "\a", "v": "\v", "\n": ""}
 _CODES = {"x": 2, "u": 4, "U": 8}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
+_TAGGED = CallObjects(closers=(END,))
+_BARE = CallObjects(bare=True)
 _MAX_WORD = 256
 _MAX_DEPTH = 64
 _MAX_CODE = 0x10FFFF
@@ -29,10 +34,15 @@ class Pythonic:
 
     def parse(self, opener: str, desk: Desk) -> Steps[Verdict]:
         """See CallParser."""
-        del opener
         cursor = desk.cursor
+        objects = _TAGGED if opener else _BARE
         yield from cursor.spaces()
+        if (yield from cursor.peek()) == "{":
+            return (yield from objects.parse("", desk))
         in_list = yield from cursor.skip("[")
+        yield from cursor.spaces()
+        if in_list and (yield from cursor.peek()) == "{":
+            return (yield from objects.parse("[", desk))
         done = False
         while True:
             yield from cursor.spaces()

@@ -61,6 +61,8 @@ class Place:
     """Whether no visible text has come since the answer or the last thought began or ended."""
     shown: int = 0
     """Openers that were shown as text, so that their closing tags are shown too."""
+    shown_thoughts: int = 0
+    """The same for the tag that begins a thought."""
     tracker: CodeTracker = field(default_factory=CodeTracker)
 
 
@@ -149,6 +151,7 @@ class Scanner:
         tracker = self._at.tracker
         text = self._cursor.take(len(mark))
         if tracker.fence or tracker.span or not tracker.line_start:
+            self._at.shown_thoughts += not (tracker.fence or tracker.span)
             self._show(text)
             return
         self._transcript.begin_reasoning()
@@ -161,6 +164,9 @@ class Scanner:
             self._show(text)
         elif self._at.shown and mark in self._grammar.strays:
             self._at.shown -= 1
+            self._show(text)
+        elif self._at.shown_thoughts and mark not in self._grammar.strays:
+            self._at.shown_thoughts -= 1
             self._show(text)
         else:
             self._transcript.cut()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from daemon.chat.coerce import escaped, json_of_text
+from daemon.chat.coerce import JsonType, escaped, json_of_text
 from daemon.chat.parsers.cursor import Cursor, Steps
 from daemon.chat.parsers.desk import Arguments
 from daemon.chat.parsers.loose_json import strict_json
@@ -67,6 +67,8 @@ class TextArgument:
         self._layout = layout
         self._repeated = name in arguments.seen
         self._held: list[str] | None = None if self._schema.text_only else []
+        self._mixed = JsonType.STRING in self._schema.types
+        self._start = ""  # the text so far, while it may be a string or something else
         self._decided = self._schema.text_only
         self._streaming = False
         self._begun = False
@@ -110,10 +112,11 @@ class TextArgument:
     def _put(self, text: str) -> None:
         if self._held is not None:
             self._held.append(text)
-            if not self._decided and text.strip():
-                self._decided = True
-                if not self._schema.may_be_other("".join(self._held).strip()[0]):
+            if not self._decided:
+                self._start = (self._start + text).lstrip()
+                if self._start and not self._schema.may_be_other(self._start):
                     text, self._held = "".join(self._held), None
+                self._decided = self._held is None or self._start[:1] in {"[", "{"} or not self._mixed
         if self._held is None and text:
             self._stream(text)
 

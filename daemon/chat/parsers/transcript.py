@@ -40,6 +40,8 @@ class _Hold:
             self._parts.append(text)
 
     def release(self) -> str:
+        if not self._parts:
+            return ""
         text = "".join(self._parts)
         self._parts.clear()
         return text
@@ -76,16 +78,22 @@ class Transcript:
         if not kept:
             self._hold.add(text)
             return
-        lead = self._hold.release() + kept[: len(kept) - len(kept.lstrip())]
-        if self._joint is not None:
-            # Text on both sides of a cut keeps the layout of one side, not of both.
-            lead = (self._joint or lead) if self._content else _without_blank_lines(lead)
-        elif self._after_thought and not self._content:
-            lead = _without_blank_lines(lead)
+        if self._joint is None and (self._content or not self._after_thought):
+            self._add(ContentDelta, self._hold.release() + kept)
+        else:
+            self._add(ContentDelta, self._lead(kept) + kept.lstrip())
         self._joint = None
         self._content = True
-        self._add(ContentDelta, lead + kept.lstrip())
-        self._hold.add(text[len(kept) :])
+        if len(kept) < len(text):
+            self._hold.add(text[len(kept) :])
+
+    def _lead(self, text: str) -> str:
+        """The white space in front of the first text behind a thought or call."""
+        lead = self._hold.release() + text[: len(text) - len(text.lstrip())]
+        if self._joint is not None and self._content:
+            # Text on both sides of a cut keeps the layout of one side, not of both.
+            return self._joint or lead
+        return _without_blank_lines(lead)
 
     def cut(self) -> None:
         """Something that is no content stood here."""
