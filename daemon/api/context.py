@@ -10,6 +10,7 @@ from aiohttp import web
 from daemon.api.door import Door
 from daemon.api.meters import Meters
 from daemon.api.preparing import Origin, Preparing
+from daemon.api.priorities import PRIORITY_HEADER, asked_priority
 from daemon.core.errors import UnknownModel
 from daemon.core.ports import ModelCard, Serving, Tokenizing, Watching
 from daemon.core.settings import Settings
@@ -47,5 +48,6 @@ def served(model: str | None, card: ModelCard) -> str:
 
 
 def origin_of(request: web.Request, prefix: str) -> Origin:
-    """A fresh public id and who asks."""
-    return Origin(f"{prefix}-{uuid.uuid4().hex}", request[OWNER], time.monotonic())
+    """A fresh public id, who asks, and how urgently. Raises InvalidRequest for a priority that is none."""
+    priority = asked_priority(request.headers.get(PRIORITY_HEADER))
+    return Origin(f"{prefix}-{uuid.uuid4().hex}", request[OWNER], time.monotonic(), priority)

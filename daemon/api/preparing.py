@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from daemon.api.constraints import constraint_of, wants_constraint
 from daemon.api.images import image_span
 from daemon.api.limits import Length, fit
+from daemon.api.priorities import chat_priority
 from daemon.api.sampling import sampler_of, seed_of, stop_ids_of, stop_strings_of
 from daemon.api.schemas import MAX_STREAMS, ChatBody, CompletionBody, Generation
 from daemon.api.speech import ParserPlan, Speech
@@ -19,7 +20,7 @@ from daemon.chat.prompt import RenderedPrompt
 from daemon.chat.template_values import offered
 from daemon.core.errors import InvalidRequest, Overloaded
 from daemon.core.ports import ModelCard, Tokenizing
-from daemon.core.requests import ValidRequest
+from daemon.core.requests import Priority, ValidRequest
 from daemon.core.settings import Settings
 from daemon.core.wire import Constraint, ImageSpan, Reasoning, Span, TokenSpan
 
@@ -73,6 +74,8 @@ class Origin:
     owner: str
     arrived: float
     """CLOCK_MONOTONIC seconds."""
+    priority: Priority | None = None
+    """None: not said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class _Prompt:
     shown_ids: frozenset[int] = frozenset()
     constraint: Constraint | None = None
     logprobs: int | None = None
+    priority: Priority = Priority.LIVE
 
     @property
     def tokens(self) -> int:
@@ -100,6 +104,7 @@ class _Chat:
     images: tuple[ImageSpan, ...]
     parsing: ParserPlan
     constraint: Constraint | None
+    priority: Priority
 
 
 class Preparing:
@@ -130,6 +135,7 @@ class Preparing:
             shown_ids=self._speech.shown_ids,
             constraint=constraint,
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            priority=chat.priority,
         )
         asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         return Prepared((self._group(body, card, origin, prompt, asked),), chat.parsing)
@@ -162,7 +168,8 @@ class Preparing:
             in_reasoning=starts_in_reasoning(rendered.text, dialect),
             one_call=body.parallel_tool_calls is False,
         )
-        return _Chat(rendered, tuple(map(image_span, rendered.images)), parsing, constraint_of(body))
+        priority = chat_priority(chat, streamed=body.stream or False)
+        return _Chat(rendered, tuple(map(image_span, rendered.images)), parsing, constraint_of(body), priority)
 
     async def _spans(self, chat: _Chat) -> tuple[Span, ...]:
         if not chat.images:
@@ -208,6 +215,7 @@ class Preparing:
             logprobs=prompt.logprobs,
             reasoning=prompt.reasoning,
             constraint=prompt.constraint,
+            priority=prompt.priority if origin.priority is None else origin.priority,
             deadline=None if body.timeout is None else origin.arrived + body.timeout,
             hide_special=body.skip_special_tokens is not False,
             shown_ids=prompt.shown_ids,
