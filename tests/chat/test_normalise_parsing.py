@@ -1,17 +1,28 @@
 """Parsing at the door: what is accepted, and that every wrong field is named in the caller's own words."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemon.chat.messages import ChatInput, ToolChoice, ToolMode, UserMessage, parse_chat, parse_messages
+from daemon.chat.prompt import PromptBuilder
 from daemon.chat.tool_schemas import MAX_TOOLS, parse_tools
 from daemon.core.errors import InvalidRequest
+from tests.chat.template_families import FAMILIES, builder
 
 USER = {"role": "user", "content": "hi"}
 TOOL: dict[str, object] = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+
+
+@cache
+def built(family: str) -> PromptBuilder:
+    return builder(family)
 
 
 def nested(depth: int) -> object:
@@ -212,6 +223,37 @@ def test_a_chain_of_references_without_end_is_refused() -> None:
     links = {str(at): {"$ref": f"#/$defs/{at + 1}"} for at in range(5000)}
     with pytest.raises(InvalidRequest, match="more than 64 others"):
         parse_chat(with_schema({"properties": {"a": {"$ref": "#/$defs/0"}}, "$defs": links}))
+
+
+SHAPES = Path(__file__).parent.parent / "cases" / "request_shapes"
+
+
+def recorded() -> Iterator[tuple[str, dict[str, object]]]:
+    """The chats that real clients were seen to send."""
+    for file in sorted(SHAPES.glob("*.json")):
+        for at, entry in enumerate(cast("list[dict[str, object]]", json.loads(file.read_text(encoding="utf-8")))):
+            if entry["request"] == "POST /v1/chat/completions":
+                yield f"{file.stem}-{at}", unshortened(cast("dict[str, object]", entry["body"]))
+
+
+def unshortened(body: dict[str, object]) -> dict[str, object]:
+    """A body without the notes that stand in the recordings for more tools and messages of the same kind."""
+    lists = {key: cast("list[object]", body[key]) for key in ("messages", "tools") if isinstance(body.get(key), list)}
+    return {**body, **{key: [item for item in items if isinstance(item, dict)] for key, items in lists.items()}}
+
+
+@pytest.mark.parametrize(("name", "body"), list(recorded()), ids=lambda value: value if isinstance(value, str) else "")
+def test_what_real_clients_send_is_rendered_by_every_family(name: str, body: dict[str, object]) -> None:
+    if not body["messages"]:  # recorded to see the error
+        with pytest.raises(InvalidRequest, match="`messages` is empty"):
+            parse_chat(body)
+        return
+    chat = parse_chat(body)
+    for family in FAMILIES:
+        prompts = built(family)
+        text = prompts.render(chat).readable
+        for tool in chat.tools:
+            assert (tool.name in text) >= prompts.supports_tools, (name, family)
 
 
 JSON = st.recursive(

@@ -62,7 +62,7 @@ def test_a_template_that_writes_a_results_name_gets_one() -> None:
         ("{{ reasoning_effort }}", {"minimal": "low", "low": "low", "high": "high", "xhigh": "high", "odd": ""}),
         ("{{ thinking_effort or 'max' }}", {"max": "max", "high": "high"}),
         (
-            "{% if reasoning_effort not in ['low', 'medium', 'xhigh'] %}{{ raise_exception('no') }}{% endif %}{{ reasoning_effort }}",
+            "{% if reasoning_effort not in ['low','medium','xhigh'] %}{{ raise_exception('') }}{% endif %}{{ reasoning_effort }}",
             {"minimal": "low", "medium": "medium", "high": "medium", "xhigh": "xhigh", "max": "xhigh"},
         ),
     ],
