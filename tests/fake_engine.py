@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import time
 import zlib
@@ -237,6 +238,7 @@ def main() -> None:
     parser.add_argument("--exit-code", type=int, dest="exit_at_load", help="end while loading with this code")
     parser.add_argument("--fatal", help="report Fatal of this class while loading")
     parser.add_argument("--once", type=Path, help="faults only if this file does not exist; it is made then")
+    parser.add_argument("--grandchild", type=Path, help="start a process of its own and write its id there")
     parser.add_argument("--slots", type=int, default=16)
     parser.add_argument("--step-seconds", type=float, default=0.001)
     parser.add_argument("--low", type=int, default=32)
@@ -251,6 +253,8 @@ def main() -> None:
         options.once.touch()
     if faults.ignore_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if options.grandchild is not None:
+        options.grandchild.write_text(str(subprocess.Popen(["/bin/sleep", "1000"]).pid))
     page = mmap.mmap(options.progress, PAGE_BYTES)
     link = socket.socket(fileno=options.link)
     engine = _Engine(link, ProgressWriter(memoryview(page)), faults, options)

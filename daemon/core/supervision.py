@@ -25,6 +25,7 @@ from daemon.core.supervision_values import (
     Condemned,
     Decision,
     Draining,
+    EngineEvent,
     Event,
     Exited,
     Failed,
@@ -43,6 +44,7 @@ from daemon.core.supervision_values import (
     Policy,
     Progressed,
     Ready,
+    Rejected,
     RestartAsked,
     Rung,
     Serve,
@@ -141,15 +143,13 @@ def decide(machine: Machine, event: Event, policy: Policy) -> Decision:
             return _restart_asked(machine, event, policy)
         case Ticked(t):
             return _ticked(machine, t, policy)
-        case SpawnFailed() | Progressed() | Greeted() | Condemned() | LinkLost() | Exited() | Observed():
+        case SpawnFailed() | Progressed() | Greeted() | Condemned() | Rejected() | LinkLost() | Exited() | Observed():
             if boot_of(machine.mode) != event.boot:
                 return machine, ()
             return _about_engine(machine, event, policy)
 
 
-def _about_engine(
-    machine: Machine, event: SpawnFailed | Progressed | Greeted | Condemned | LinkLost | Exited | Observed, policy: Policy
-) -> Decision:
+def _about_engine(machine: Machine, event: EngineEvent, policy: Policy) -> Decision:
     match event:
         case SpawnFailed(t, _, detail, luck):
             return _died(machine, f"the process could not be started: {detail}", t, luck, policy)
@@ -159,6 +159,8 @@ def _about_engine(
             return _greeted(machine, t)
         case Condemned():
             return _condemned(machine, event, policy)
+        case Rejected():
+            return _rejected(machine, event, policy)
         case LinkLost(t, _, detail):
             return _link_lost(machine, t, detail, policy)
         case Exited():
@@ -226,6 +228,14 @@ def _greeted(machine: Machine, t: float) -> Decision:
     match machine.mode:
         case Starting(boot=boot):
             return replace(machine, mode=Ready(boot, since=t, advanced=t, observed=t)), (Serve(boot),)
+        case Stopped() | Ready() | Draining() | Stopping() | Backoff() | Failed():
+            return machine, ()
+
+
+def _rejected(machine: Machine, event: Rejected, policy: Policy) -> Decision:
+    match machine.mode:
+        case Starting(boot=boot):
+            return _terminate(machine, boot, ThenFail(event.detail), event.t, policy)
         case Stopped() | Ready() | Draining() | Stopping() | Backoff() | Failed():
             return machine, ()
 

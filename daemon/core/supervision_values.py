@@ -244,11 +244,20 @@ class Greeted:
 
 @dataclass(frozen=True, slots=True)
 class Condemned:
-    """A `Fatal` report, or a `Hello` that cannot be accepted (kind CONFIG)."""
+    """A `Fatal` report: the engine ends itself."""
 
     t: float
     boot: int
     kind: FatalClass
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A `Hello` that the front cannot accept: no engine of this kind ever will do."""
+
+    t: float
+    boot: int
     detail: str
 
 
@@ -289,9 +298,10 @@ class Ticked:
     t: float
 
 
-Event: TypeAlias = (
-    StartAsked | StopAsked | RestartAsked | SpawnFailed | Progressed | Greeted | Condemned | LinkLost | Exited | Observed | Ticked
-)
+EngineEvent: TypeAlias = SpawnFailed | Progressed | Greeted | Condemned | Rejected | LinkLost | Exited | Observed
+"""Events about one engine, named by its boot."""
+
+Event: TypeAlias = StartAsked | StopAsked | RestartAsked | Ticked | EngineEvent
 
 
 # --- effects --------------------------------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ _PRIVATE = (
     "LISTEN_FDNAMES",
     "CREDENTIALS_DIRECTORY",
 )
+_ROOT = str(Path(__file__).resolve().parents[2])
+"""Where our packages lie: the child must find them whatever its working directory holds."""
 _LINE_LIMIT = 4096
 _TAIL_LINES = 20
 _LAST_WORDS_SECONDS = 2.0
@@ -40,8 +42,7 @@ _LAST_WORDS_SECONDS = 2.0
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """`environment` without what is ours alone, with our packages importable and crashes leaving Python stacks."""
     child = {name: value for name, value in environment.items() if name not in _PRIVATE}
-    root = str(Path(__file__).resolve().parent.parent.parent)
-    child["PYTHONPATH"] = os.pathsep.join(filter(None, (root, child.get("PYTHONPATH"))))
+    child["PYTHONPATH"] = os.pathsep.join(filter(None, (_ROOT, child.get("PYTHONPATH"))))
     child["PYTHONFAULTHANDLER"] = "1"
     child["PYTHONUNBUFFERED"] = "1"
     return child

@@ -34,13 +34,14 @@ from daemon.core.supervision_values import (
     Observed,
     Policy,
     Progressed,
+    Rejected,
     Serve,
     Spawn,
     SpawnFailed,
     Terminate,
     Ticked,
 )
-from daemon.core.wire import PROTOCOL, Configure, Drain, Fatal, FatalClass, Hello, Loading, Report, Step
+from daemon.core.wire import PROTOCOL, Configure, Drain, Fatal, Hello, Loading, Report, Step
 from daemon.host.engine_process import EngineProcess
 from daemon.host.link import CommandSink
 
@@ -266,7 +267,7 @@ class Supervisor:
     def _greet(self, boot: int, hello: Hello) -> None:
         if hello.protocol != PROTOCOL:
             words = f"the engine speaks protocol {hello.protocol}, this daemon {PROTOCOL}: install both from one version"
-            self.post(Condemned(self._clock(), boot, FatalClass.CONFIG, words))
+            self.post(Rejected(self._clock(), boot, words))
             return
         self._hello = hello
         self.post(Greeted(self._clock(), boot))

@@ -33,6 +33,7 @@ from daemon.core.supervision_values import (
     Policy,
     Progressed,
     Ready,
+    Rejected,
     RestartAsked,
     Rung,
     Serve,
@@ -174,6 +175,12 @@ def test_configuration_error_never_restarts(death: Exited | SpawnFailed) -> None
     assert effects == [GiveUp("no such layer", FailedKind.CONFIG)]
     machine, effects = play([StartAsked(0), death])
     assert isinstance(machine.mode, Failed) == isinstance(death, Exited)
+
+
+def test_hello_that_cannot_be_accepted_ends_the_engine_for_good() -> None:
+    machine, effects = play([StartAsked(0), Rejected(1, 1, "protocol 2"), Exited(2, 1, -15)])
+    assert effects == [Spawn(1), Terminate(1), GiveUp("protocol 2", FailedKind.CONFIG)]
+    assert machine.mode == Failed(FailedKind.CONFIG, "protocol 2")
 
 
 def test_fatal_after_link_loss_still_gives_the_reason() -> None:

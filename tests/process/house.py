@@ -94,10 +94,13 @@ class House:
     summaries: list[RequestSummary]
     views: list[View]
     steps: list[Step]
+    running: asyncio.Task[None]
 
     async def ready(self) -> None:
         """Wait until requests are accepted by a living engine."""
-        await until(lambda: self.streams.accepting and self.view.hello is not None, "engine ready")
+        await until(lambda: self.running.done() or (self.streams.accepting and self.view.hello is not None), "engine ready")
+        if self.running.done():
+            self.running.result()
 
     @property
     def view(self) -> View:
@@ -150,11 +153,11 @@ async def house(
     running = asyncio.create_task(supervisor.run())
     supervisor.post(StartAsked(time.monotonic()))
     try:
-        yield House(streams, questions, supervisor, summaries, views, crew.steps)
+        yield House(streams, questions, supervisor, summaries, views, crew.steps, running)
     finally:
         supervisor.post(StopAsked(time.monotonic(), 0))
-        try:
-            await asyncio.wait_for(supervisor.stopped(), 30)
-        finally:
-            running.cancel()
-            await asyncio.wait([running])
+        stopped = asyncio.ensure_future(supervisor.stopped())
+        await asyncio.wait([stopped, running], timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        running.cancel()
+        await asyncio.wait([running])
+        assert stopped.done(), "the engine did not stop"

@@ -1,0 +1,17 @@
+"""No code of the host may block the event loop: blockbuster turns a blocking call on it into an error."""
+
+from collections.abc import Generator
+
+import pytest
+from blockbuster import blockbuster_ctx
+
+
+@pytest.fixture(autouse=True)
+def unblocked_loop() -> Generator[None]:
+    """Blocking calls made by `daemon` on the event loop raise. Starting a process is allowed: fork cannot wait elsewhere,
+    because the child's parent-death signal hangs on the thread that forked it.
+    """
+    with blockbuster_ctx(scanned_modules=["daemon"]) as blocked:
+        for function in ("os.read", "os.write"):
+            blocked.functions[function].can_block_in("subprocess.py", "_execute_child")
+        yield
