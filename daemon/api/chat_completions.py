@@ -5,7 +5,6 @@ from aiohttp import web
 
 from daemon.api.chat_reply import CHUNK_OBJECT, ChatCompletion, ChatDraft, ChatVoice
 from daemon.api.context import API, OUTCOME, origin_of, served
-from daemon.api.errors import Dialect
 from daemon.api.preparing import Prepared
 from daemon.api.reply_facts import ReplyFacts, StreamStyle, style_of, usage_chunk
 from daemon.api.replying import stream_reply, whole_reply
@@ -61,7 +60,7 @@ async def _streamed(
         usages = [watch.so_far() for watch in watches]
         return usage_chunk(facts, CHUNK_OBJECT, total(usages[:1], usages), timings(watches)) + DONE
 
-    return await stream_reply(request, prepared, [voices], Dialect.OPENAI, last)
+    return await stream_reply(request, prepared, [voices], last)
 
 
 async def _whole(request: web.Request, prepared: Prepared, facts: ReplyFacts, watches: list[Watch]) -> web.Response:

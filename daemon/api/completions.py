@@ -5,7 +5,6 @@ from aiohttp import web
 
 from daemon.api.completion_reply import OBJECT, TextCompletion, TextDraft, TextVoice
 from daemon.api.context import API, OUTCOME, origin_of, served
-from daemon.api.errors import Dialect
 from daemon.api.preparing import Prepared
 from daemon.api.reply_facts import ReplyFacts, style_of, usage_chunk
 from daemon.api.replying import stream_reply, whole_reply
@@ -46,7 +45,7 @@ async def answer(request: web.Request) -> web.StreamResponse:
         request[OUTCOME] = voices[0][0].finish_reason
         return (usage_chunk(facts, OBJECT, _usage(watches), timings(_flat(watches))) if style.include_usage else b"") + DONE
 
-    return await stream_reply(request, prepared, voices, Dialect.OPENAI, last)
+    return await stream_reply(request, prepared, voices, last)
 
 
 async def _whole(request: web.Request, prepared: Prepared, facts: ReplyFacts, watches: list[list[Watch]]) -> web.Response:

@@ -140,6 +140,14 @@ class Preparing:
         asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         return Prepared((self._group(body, card, origin, prompt, asked),), chat.parsing)
 
+    async def prompt(self, body: ChatBody, card: ModelCard) -> tuple[RenderedPrompt, tuple[Span, ...]]:
+        """A chat's prompt, as text and in ids, for whoever only wants to see or to count it. Raises InvalidRequest and
+        Overloaded.
+        """
+        with self._place():
+            chat = await self._off_loop(self._chat_work, body, card)
+            return chat.rendered, await self._spans(chat)
+
     async def completion(self, body: CompletionBody, card: ModelCard, origin: Origin) -> Prepared:
         """Prepare the prompts of a completion. Raises InvalidRequest and Overloaded."""
         parts = prompts_of(body)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from aiohttp import web
 
 from daemon.api.context import API, OUTCOME, REQUEST_ID
-from daemon.api.errors import Dialect, answer_to, error_json
+from daemon.api.errors import Answer, Dialect, answer_to, error_json
 from daemon.api.limits import CLAMPED_HEADER
 from daemon.api.preparing import Prepared
 from daemon.api.running import Voice, discard, run
@@ -15,10 +15,23 @@ from daemon.api.sse import DONE, EventStream, event
 _log = logging.getLogger(__name__)
 
 
+Failure = Callable[[Answer], bytes]
+"""What a family sends when an answer breaks in the middle of its stream: the last bytes of it."""
+
+
+def openai_failure(answer: Answer) -> bytes:
+    """The end of a broken stream of chunks."""
+    return event(error_json(answer, Dialect.OPENAI)) + DONE
+
+
 async def stream_reply(
-    request: web.Request, prepared: Prepared, voices: Sequence[Sequence[Voice]], dialect: Dialect, last: Callable[[], bytes]
+    request: web.Request,
+    prepared: Prepared,
+    voices: Sequence[Sequence[Voice]],
+    last: Callable[[], bytes],
+    failure: Failure = openai_failure,
 ) -> web.StreamResponse:
-    """Stream the voices' bytes, then `last()`. An error before the first byte is raised, a later one becomes an event."""
+    """Stream the voices' bytes, then `last()`. An error before the first byte is raised, a later one becomes `failure`."""
     api = request.app[API]
     async with EventStream(request, headers_of(request, prepared), api.settings.server.keepalive_seconds) as out:
         try:
@@ -33,7 +46,7 @@ async def stream_reply(
             request[OUTCOME] = answer.code or answer.type
             if answer.code == "internal_error":
                 _log.exception("request %s failed inside its stream", request[REQUEST_ID])
-            await out.send(event(error_json(answer, dialect)) + DONE)
+            await out.send(failure(answer))
     return out.response
 
 
