@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]  # its PathLike has no parameter
 from tokenizers import Tokenizer
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from ops.demo_conversion import MULTIPLE, convert
 from ops.demo_model import Source, is_ready, make_ready
 from ops.demo_values import Progress, Stage
 from ops.errors import DemoModelFailed
 from tests.ops import tiny_gguf
+from tests.ops.llama_twin import llama
 
 
 def _silent(_stage: Stage, _done: int, _total: int) -> None:
@@ -126,20 +126,6 @@ def test_progress_runs_to_its_end_in_every_stage(tmp_path: Path, index: _Index) 
     assert all(done == total for done, total in last.values())
 
 
-def _llama(folder: Path) -> LlamaForCausalLM:
-    """The model that transformers makes of a converted directory. Its config insists on hidden = heads x head width, which a
-    padded model need not have, so the head counts are set after the check.
-    """
-    settings = json.loads((folder / "config.json").read_text())
-    heads, kv_heads = settings.pop("num_attention_heads"), settings.pop("num_key_value_heads")
-    config = LlamaConfig(**settings, num_attention_heads=1, num_key_value_heads=1)
-    config.num_attention_heads, config.num_key_value_heads = heads, kv_heads
-    model = LlamaForCausalLM(config).eval()
-    weights = {name: torch.tensor(values).float() for name, values in load_file(folder / "model.safetensors").items()}
-    model.load_state_dict(weights | {"lm_head.weight": weights["model.embed_tokens.weight"]})
-    return model
-
-
 def test_padded_model_computes_what_the_unpadded_one_does(tmp_path: Path) -> None:
     """Logits agree to the rounding of fp16, and the padded widths are what exllamav3 accepts."""
     gguf = tmp_path / "tiny.gguf"
@@ -156,7 +142,7 @@ def test_padded_model_computes_what_the_unpadded_one_does(tmp_path: Path) -> Non
         assert width % MULTIPLE == 0
     ids = torch.tensor([[4, 5, 7, 10, 11, 6, 2, 1, 4, 4, 9]])
     with torch.no_grad():
-        plain, padded = (_llama(tmp_path / name)(ids).logits for name in ("plain", "padded"))
+        plain, padded = (llama(tmp_path / name)(ids).logits for name in ("plain", "padded"))
     np.testing.assert_allclose(padded.numpy(), plain.numpy(), atol=0.01)
     assert float(plain.std()) > 0.3, "the comparison means something only where logits differ"
 
