@@ -170,20 +170,9 @@ class _Quantized:
 
 
 def _few_queries(call: AttentionCall, keys: _Keys, step: Step) -> Tensor:
-    """All rows in one batch."""
+    """All rows in one batch, for causal attention without a window."""
     k, v = keys.all_rows(step)
-    bias = step.unseen
-    if _windowed(call) or not call.causal:
-        bias = _bias(call, step.lengths.long().view(-1, 1) + torch.arange(step.new), step.total)
-        if not call.causal and len(step.past) > 1:
-            # without causality a shorter row still ends before the padding
-            ends = (torch.arange(step.total) < step.lengths.view(-1, 1) + step.new).view(-1, 1, 1, step.total)
-            bias = (
-                torch.zeros(ends.shape).masked_fill_(~ends, float("-inf"))
-                if bias is None
-                else bias.masked_fill(~ends, float("-inf"))
-            )
-    return _attend(call, call.q.float(), k, v, bias).to(call.q.dtype)
+    return _attend(call, call.q.float(), k, v, step.unseen).to(call.q.dtype)
 
 
 def _many_queries(call: AttentionCall, row: int, k: Tensor, v: Tensor, start: int, out: Tensor) -> None:
@@ -199,7 +188,7 @@ def _many_queries(call: AttentionCall, row: int, k: Tensor, v: Tensor, start: in
 
 
 def _paged(call: AttentionCall, keys: _Keys, step: Step) -> Tensor:
-    if call.q_len <= _FEW_QUERIES:
+    if call.q_len <= _FEW_QUERIES and call.causal and not _windowed(call):
         return _few_queries(call, keys, step)
     out = torch.empty_like(call.q)
     for row, start in enumerate(step.past):

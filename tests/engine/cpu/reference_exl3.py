@@ -3,6 +3,8 @@
 It works on single bits and follows the kernel's lanes and fragments step by step, where the product looks up whole tables.
 """
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,41 +30,46 @@ def codebook_value(index: int, mcg: bool, mul1: bool) -> float:
     return float(np.float16(low + high))
 
 
-def _bits(tile: NDArray[np.uint16]) -> list[int]:
-    """The ring of bits of one tile: uint32 words of two shorts, most significant bit first."""
-    words = tile.astype(np.uint32).reshape(-1, 2)
-    return [(int(low) | int(high) << 16) >> (31 - bit) & 1 for low, high in words for bit in range(32)]
+@cache
+def _table(mcg: bool, mul1: bool) -> Floats:
+    return np.array([codebook_value(index, mcg, mul1) for index in range(1 << 16)])
 
 
-def _tile(tile: NDArray[np.uint16], mcg: bool, mul1: bool) -> Floats:
-    """One 16 by 16 tile. Position t ends after the bits of 0..t; odd positions carry the extra bit of a half-integer rate."""
-    ring = _bits(tile)
-    whole, extra = divmod(len(ring), 256)
-    steps = [whole + (1 if extra and t % 2 else 0) for t in range(256)]
-    values: list[float] = []
+def _ring(tiles: NDArray[np.uint16]) -> NDArray[np.uint8]:
+    """The ring of bits of each tile: uint32 words of two shorts, low one first, most significant bit first."""
+    words = tiles[..., 0::2].astype(np.uint32) | tiles[..., 1::2].astype(np.uint32) << 16
+    return np.unpackbits(words.astype(">u4").view(np.uint8), axis=-1)
+
+
+def _values(tiles: NDArray[np.uint16], mcg: bool, mul1: bool) -> Floats:
+    """The 256 values of each tile, in the order of the ring. Value t ends after the bits of 0..t, odd ones having the extra bit
+    of a half-integer rate, and looks back over 16 bits.
+    """
+    ring = _ring(tiles)
+    whole, extra = divmod(ring.shape[-1], 256)
+    out = np.zeros((*tiles.shape[:-1], 256))
     end = 0
-    for step in steps:
-        end += step
-        index = 0
+    for t in range(256):
+        end += whole + (1 if extra and t % 2 else 0)
+        index = np.zeros(tiles.shape[:-1], dtype=np.int64)
         for at in range(end - 16, end):
-            index = index << 1 | ring[at % len(ring)]
-        values.append(codebook_value(index, mcg, mul1))
-    out = np.zeros((16, 16))
-    for lane in range(32):
-        fragment = values[lane * 8 : lane * 8 + 8]
-        # the four lanes without bit 2 store half2 pairs: their own value left, that of the lane four further right
-        column, right = 2 * (lane // 8), (lane & 4) != 0
-        row = (lane % 4) * 2
-        for i, (down, across) in enumerate(((0, 0), (1, 0), (8, 0), (9, 0), (0, 8), (1, 8), (8, 8), (9, 8))):
-            out[row + down, column + right + across] = fragment[i]
+            index = index << 1 | ring[..., at % ring.shape[-1]]
+        out[..., t] = _table(mcg, mul1)[index]
     return out
 
 
 def decode(trellis: NDArray[np.int16], mcg: bool, mul1: bool) -> Floats:
     """(k/16, n/16, 16·rate) → the inner weight (k, n)."""
-    rows, columns, _ = trellis.shape
-    unsigned = trellis.view(np.uint16)
-    return np.block([[_tile(unsigned[i, j], mcg, mul1) for j in range(columns)] for i in range(rows)])
+    values = _values(trellis.view(np.uint16), mcg, mul1)
+    tiles = np.zeros((*trellis.shape[:2], 16, 16))
+    for lane in range(32):
+        fragment = values[..., lane * 8 : lane * 8 + 8]
+        # the four lanes without bit 2 store half2 pairs: their own value left, that of the lane four further right
+        column, right = 2 * (lane // 8), (lane & 4) != 0
+        row = (lane % 4) * 2
+        for i, (down, across) in enumerate(((0, 0), (1, 0), (8, 0), (9, 0), (0, 8), (1, 8), (8, 8), (9, 8))):
+            tiles[..., row + down, column + right + across] = fragment[..., i]
+    return tiles.transpose(0, 2, 1, 3).reshape(trellis.shape[0] * 16, trellis.shape[1] * 16)
 
 
 def _hadamard(x: Floats) -> Floats:

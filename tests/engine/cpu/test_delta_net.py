@@ -1,5 +1,7 @@
 """The delta rule, its gates and its convolution, against transformers and against plain loops."""
 
+import importlib
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,7 +13,7 @@ K_HEADS, V_HEADS, K_DIM, V_DIM = 2, 4, 16, 24
 
 
 def values(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.manual_seed(seed))
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def inputs(batch: int, length: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -79,11 +81,10 @@ def test_without_a_state_the_rule_starts_from_zero() -> None:
 
 
 def test_chunks_equal_transformers() -> None:
-    from transformers.models.qwen3_5 import modeling_qwen3_5  # noqa: PLC0415 - seconds to import
-
+    qwen = importlib.import_module("transformers.models.qwen3_5.modeling_qwen3_5")
     q, k, v, g, beta, state = inputs(1, 100)
     repeat = V_HEADS // K_HEADS
-    wanted, wanted_final = modeling_qwen3_5.torch_chunk_gated_delta_rule(
+    wanted, wanted_final = qwen.torch_chunk_gated_delta_rule(
         q.repeat_interleave(repeat, 2),
         k.repeat_interleave(repeat, 2),
         v,

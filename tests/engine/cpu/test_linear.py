@@ -21,7 +21,7 @@ class HalfLayer:
 
 
 def values(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.manual_seed(seed)).half()
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).half()
 
 
 def layer(weight: Tensor, bias: Tensor | None = None, out_dtype: torch.dtype | None = None) -> HalfLayer:

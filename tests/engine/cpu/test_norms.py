@@ -10,7 +10,7 @@ EPSILON = 1e-5
 
 
 def values(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.manual_seed(seed))
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def expected(x: Tensor, w: Tensor) -> Tensor:

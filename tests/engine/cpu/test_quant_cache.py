@@ -12,7 +12,7 @@ UNSIGNED = 0xFFFFFFFF
 
 
 def values(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.manual_seed(seed)).half()
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).half()
 
 
 def quantized(source: torch.Tensor, bits: int, compand: float = 0.0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -26,11 +26,13 @@ def quantized(source: torch.Tensor, bits: int, compand: float = 0.0) -> tuple[to
 @pytest.mark.parametrize("compand", [0.0, 0.65])
 @pytest.mark.parametrize("bits", RATES)
 def test_words_decode_as_the_reference_decodes_them(bits: int, compand: float) -> None:
-    words = torch.randint(-(1 << 31), 1 << 31, (4, 2 * bits), dtype=torch.int64, generator=torch.manual_seed(bits)).int()
+    words = torch.randint(
+        -(1 << 31), 1 << 31, (4, 2 * bits), dtype=torch.int64, generator=torch.Generator().manual_seed(bits)
+    ).int()
     scales = values(4, 2).abs()
     out = torch.empty(4, 64, dtype=torch.half)
     quant_cache.dequant_cache_cont(words, scales, out, compand)
-    packed = (words.long() & UNSIGNED).view(4, 2, bits).tolist()
+    packed = (words.long() & UNSIGNED).view(4, 2, bits).numpy().tolist()
     for row in range(4):
         for group in range(2):
             expected = reference.decode_group(packed[row][group], float(scales[row, group]), bits, compand)
@@ -49,7 +51,7 @@ def test_values_are_packed_as_the_reference_packs_them(bits: int, compand: float
     for row in range(6):
         expected_words, expected_scale = reference.encode_group(source[row].double().numpy(), bits, compand)
         assert float(scales[row, 0]) == pytest.approx(expected_scale, rel=1e-3)
-        found = [word & UNSIGNED for word in words[row].tolist()]
+        found = [word & UNSIGNED for word in words[row].numpy().tolist()]
         if found != expected_words:
             cell = 2.0 * expected_scale / (1 << bits)
             again = reference.decode_group(expected_words, expected_scale, bits, compand)
