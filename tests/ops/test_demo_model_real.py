@@ -26,7 +26,7 @@ def test_real_config_has_widths_that_exllamav3_takes() -> None:
 
 
 def test_real_model_answers_a_question() -> None:
-    """The most likely token at each place, by transformers: weights, rotary order, padding and tokenizer all have to be right for this."""
+    """The most likely token at each place: weights, rotary order, padding and tokenizer all have to be right for this."""
     folder = demo_model()
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     prompt = tokenizer.encode("<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n").ids
