@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from daemon.api import chat_completions, completions, models, observing
+from daemon.api import chat_completions, completions, messages, models, observing
 from daemon.api.auth import Authenticator
 from daemon.api.context import API, Api
 from daemon.api.door import Door
@@ -60,7 +60,7 @@ def build(
         version=version,
     )
     app[observing.REGISTRY] = registry(meters, watching)
-    for family in (chat_completions, completions, models, observing):
+    for family in (chat_completions, completions, messages, models, observing):
         family.add_routes(app.router)
 
     async def pools(_: web.Application) -> AsyncIterator[None]:
@@ -70,6 +70,7 @@ def build(
 
     app.cleanup_ctx.append(pools)
     app.on_response_prepare.append(doorman.prepare)
+    app.on_response_prepare.append(messages.prepare)
     return app
 
 
