@@ -130,9 +130,14 @@ def _worded(problem: msgspec.ValidationError, given: Mapping[str, object], kind:
 
 def _refuse(name: str, value: object) -> None:
     refusal = REFUSED.get(name)
-    if refusal is None or any(type(value) is type(usual) and value == usual for usual in refusal.neutral):
+    if refusal is None or any(_same(value, usual) for usual in refusal.neutral):
         return
     raise UnsupportedParameter(f"`{name}` is not supported: {refusal.reason}.", name)
+
+
+def _same(value: object, usual: object) -> bool:
+    """Equality as JSON has it: 1 and 1.0 are one number, and true is none."""
+    return value == usual and isinstance(value, bool) == isinstance(usual, bool)
 
 
 def _refuse_not_finite(raw: bytes, kind: type[msgspec.Struct]) -> None:

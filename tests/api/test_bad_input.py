@@ -230,3 +230,9 @@ async def test_more_bodies_at_once_than_may_queue_are_turned_away(connect: Conne
     assert refused.headers["Retry-After"]
     go.set()
     assert (await asked).status == 200
+
+
+@pytest.mark.parametrize(("value", "status"), [(1, 200), (1.0, 200), (True, 400), (2, 400)])
+async def test_value_that_asks_for_nothing_is_told_apart_as_json_does(connect: Connect, value: object, status: int) -> None:
+    client = await connect(application())
+    assert (await client.post(PATH, json={**CHAT, "typical_p": value})).status == status
