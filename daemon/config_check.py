@@ -1,4 +1,4 @@
-"""Reads the configuration exactly as the daemon would and prints what came of it, as one line of JSON (`core.config_report`).
+"""Reads configuration and model directory exactly as the daemon would and prints one line of JSON (`core.config_report`).
 
 A root of its own, imported by nobody: `exl3ctl` runs it as a process, so that there is one reader of config.yaml and the tool
 never says good to a file that the daemon refuses.
@@ -15,6 +15,8 @@ import msgspec
 
 from daemon.core.config_report import ConfigReport
 from daemon.core.errors import ConfigError
+from daemon.core.settings import BackendKind, Settings
+from daemon.host.model_directory import read_model_directory
 from daemon.host.settings_file import find_file, read_configuration
 
 
@@ -32,11 +34,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def check(given: Path | None, overrides: Sequence[str]) -> ConfigReport:
     """The report for a file, or for the one that the daemon would find."""
     source = find_file(given, os.environ)
+    name = str(source) if source else None
     try:
         read = read_configuration(given, overrides, os.environ)
     except ConfigError as problem:
-        return ConfigReport(str(problem), str(source) if source else None)
-    return ConfigReport(None, str(source) if source else None, str(read.state_dir.absolute()), read.settings)
+        return ConfigReport(problem=str(problem), source=name)
+    return ConfigReport(
+        problem=None,
+        model_problem=_model_problem(read.settings),
+        source=name,
+        state_dir=str(read.state_dir.absolute()),
+        settings=read.settings,
+    )
+
+
+def _model_problem(settings: Settings) -> str | None:
+    """Why the daemon could not serve the configured model; None where it could, or where none is configured."""
+    if settings.model is None:
+        return None
+    try:
+        read_model_directory(Path(settings.model), settings.model_name, weights=settings.engine.backend is not BackendKind.NULL)
+    except ConfigError as problem:
+        return str(problem)
+    return None
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import http.client
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,9 +28,19 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
+SERVICE_STATE = Path("/var/lib/exl3d")
+"""State directory of the daemon that systemd runs."""
+
+
 def socket_path(state: Path) -> Path:
     """Where the daemon of a state directory listens."""
     return state / "run" / "exl3d.sock"
+
+
+def running_socket(states: Sequence[Path]) -> Path:
+    """The first socket there is among state directories; that of the first directory where there is none."""
+    paths = [socket_path(state) for state in states]
+    return next((path for path in paths if path.exists()), paths[0])
 
 
 def fetch_status(path: Path) -> Status:

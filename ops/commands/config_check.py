@@ -15,13 +15,14 @@ def config_check(
     file: Annotated[Path | None, typer.Argument(help="The file; default: the one that exl3d would read.")] = None,
     json: Json = False,
 ) -> None:
-    """Check a configuration file: unknown keys, wrong values, what the daemon would refuse."""
+    """Check a configuration file and the model directory it names: everything that the daemon would refuse at start."""
     report = config_file.ask(file)
+    problem = report.problem or report.model_problem
     if json:
         print_json(report)
-    elif report.problem is not None:
-        print(report.problem, file=sys.stderr)
+    elif problem is not None:
+        print(problem, file=sys.stderr)
     else:
         print(f"{report.source}: good" if report.source else "no config.yaml was found; the defaults are good")
-    if report.problem is not None:
+    if problem is not None:
         raise typer.Exit(ExitCode.FAILED)

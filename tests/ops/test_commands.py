@@ -21,6 +21,7 @@ from daemon.core.ports import EngineStatus, Status
 from daemon.core.settings import KeySettings, Settings
 from daemon.core.wire import Pool
 from ops.__main__ import main
+from ops.admin_socket import running_socket, socket_path
 from ops.exit_codes import ExitCode
 from ops.status_table import duration, status_table
 
@@ -145,6 +146,17 @@ def test_status_without_a_daemon_says_so_and_exits_3(tmp_path: Path, exl3ctl: To
     assert str(tmp_path / ".local/state/exl3d/run/exl3d.sock") in done.err
 
 
+def test_socket_of_the_service_is_tried_after_the_users_own(tmp_path: Path) -> None:
+    own, service = tmp_path / "own", tmp_path / "service"
+    assert running_socket([own, service]) == socket_path(own)
+    socket_path(service).parent.mkdir(parents=True)
+    socket_path(service).touch()
+    assert running_socket([own, service]) == socket_path(service)
+    socket_path(own).parent.mkdir(parents=True)
+    socket_path(own).touch()
+    assert running_socket([own, service]) == socket_path(own)
+
+
 def test_status_of_something_else_exits_4(tmp_path: Path, exl3ctl: Tool) -> None:
     state = tmp_path / "s"
     with daemon_saying(b'{"hello": "world"}', state):
@@ -186,6 +198,18 @@ def test_config_check_names_place_and_remedy(tmp_path: Path, text: str, words: l
         assert word in done.err
     answer = cast("dict[str, object]", json.loads(exl3ctl("config", "check", "--json").out))
     assert answer["problem"] == done.err.strip()
+
+
+def test_config_check_looks_into_the_model_directory(exl3ctl: Tool) -> None:
+    """A model without its tokenizer is found before anything is started."""
+    (exl3ctl.home / "model").mkdir()
+    (exl3ctl.home / "model" / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    (exl3ctl.home / "config.yaml").write_text("model: model\n")
+    done = exl3ctl("config", "check")
+    assert done.code == ExitCode.FAILED
+    assert "tokenizer.json" in done.err or "safetensors" in done.err
+    assert "Traceback" not in done.err
+    assert exl3ctl("status").code == ExitCode.NOT_RUNNING, "other commands do not care about the model"
 
 
 def test_commands_that_need_the_configuration_fail_on_a_bad_one(tmp_path: Path, exl3ctl: Tool) -> None:
