@@ -44,7 +44,7 @@ OPERATIONS: Mapping[str, object] = {
     "rms_norm_res_in": norms.rms_norm_res_in,
     "gated_rms_norm": norms.gated_rms_norm,
     "BC_GatedRMSNorm": norms.BC_GatedRMSNorm,
-    "rope": rope.rope,
+    "rope": rope.Rope.rope,
     # activations and gates
     "silu_mul": activations.silu_mul,
     "gelu_mul": activations.gelu_mul,
@@ -120,6 +120,7 @@ class CpuExtension(ModuleType):
     def __init__(self) -> None:
         super().__init__(NAME, __doc__)
         vars(self).update(OPERATIONS)
+        vars(self)["rope"] = rope.Rope().rope
         # exllamav3 uses what it finds where the origin looks like a compiled module, and else starts a compiler
         origin = NAME + importlib.machinery.EXTENSION_SUFFIXES[0]
         self.__spec__ = importlib.machinery.ModuleSpec(NAME, _Loader(), origin=origin)

@@ -55,14 +55,21 @@ class Step:
     unseen: Tensor | None
     """0 where a query sees a token by position and -inf elsewhere, fp32 (batch, 1, new, total); None: all see all."""
 
+    straight: bool
+    """Whether this is a single row whose tokens lie one behind the other."""
+
     def run(self, row: int, count: int) -> slice | None:
-        """The first `count` cache rows of a sequence as one slice, where its pages follow each other."""
-        rows = self.rows[row, :count]
-        first = int(rows[0])
-        # rows of one page always follow each other, so it is enough to look at where pages begin
-        begins = rows[:: self.page]
-        straight = torch.equal(begins, torch.arange(first, first + count, self.page))
-        return slice(first, first + count) if straight else None
+        """The first `count` cache rows of a sequence as one slice, where they follow each other."""
+        if self.straight or _follow(self.rows[row, :count], self.page):
+            first = int(self.rows[row, 0])
+            return slice(first, first + count)
+        return None
+
+
+def _follow(rows: Tensor, page: int) -> bool:
+    """Whether cache rows lie one behind the other. Those of one page always do, so only where pages begin is looked at."""
+    begins = rows[::page]
+    return torch.equal(begins, begins[0] + torch.arange(begins.numel()) * page)
 
 
 def plan_step(table: Tensor, lengths: Tensor, new: int, page: int) -> Step:
@@ -78,7 +85,9 @@ def plan_step(table: Tensor, lengths: Tensor, new: int, page: int) -> Step:
     if new > 1 or len(past) > 1:
         visible = torch.arange(total) <= queries.unsqueeze(-1)
         unseen = torch.zeros(visible.shape).masked_fill_(~visible, float("-inf")).unsqueeze(1)
-    return Step(table.clone(), lengths.clone(), new, page, tuple(past), total, rows, rows.gather(1, queries).flatten(), unseen)
+    added = rows.gather(1, queries).flatten()
+    straight = len(past) == 1 and _follow(rows[0], page)
+    return Step(table.clone(), lengths.clone(), new, page, tuple(past), total, rows, added, unseen, straight)
 
 
 class Steps:

@@ -36,16 +36,22 @@ class BC_LinearFP16:  # noqa: N801 - exllamav3's name
             self._rows = _without_padding(weight.t().float())
             self._source = weight
         outputs, inputs = self._rows.shape
-        out = F.linear(x[..., :inputs].float(), self._rows)
+        used = x if inputs == x.shape[-1] else x[..., :inputs]
+        out = F.linear(used.float(), self._rows)
         missing = weight.shape[1] - outputs
         return F.pad(out, (0, missing)) if missing else out
 
 
 def _without_padding(rows: Tensor) -> Tensor:
-    """Drop all-zero rows at the end and all-zero columns at the right; at least one of each stays."""
+    """Drop all-zero rows at the end and all-zero columns at the right; at least one of each stays.
+
+    A few rows are kept all the same: putting their zeros back costs more than multiplying by them.
+    """
     used = rows != 0
     bottom, right = (used.any(axis).nonzero() for axis in (1, 0))
     outputs, inputs = (int(ends[-1]) + 1 if ends.numel() else 1 for ends in (bottom, right))
+    if rows.shape[0] - outputs < rows.shape[0] // 8:
+        outputs = rows.shape[0]
     # one output's inputs side by side, which a single row of activations reads fastest
     return rows[:outputs, :inputs].contiguous()
 

@@ -33,14 +33,15 @@ def rms_norm(  # noqa: PLR0917 - the operation's own signature
 
     `span_heads`: the norm is over the last two dimensions. `w_groups`: w holds so many rows, which the rows of x cycle through.
     """
-    rows = x.flatten(-2) if span_heads else x
-    out = unit_rms(rows.float(), epsilon)
+    rows = (x.flatten(-2) if span_heads else x).float()
+    if w_groups > 1 and w is not None:
+        out = unit_rms(rows, epsilon) * _weight_rows(w, constant_bias, rows.shape[0], w_groups)
+    else:
+        weight = None if w is None else _weight_rows(w, constant_bias, 1, 1)
+        out = F.rms_norm(rows, rows.shape[-1:], weight, epsilon)
     if constant_scale != 1.0:
         out = out * constant_scale
-    if w is not None:
-        out = out * _weight_rows(w, constant_bias, rows.shape[0], w_groups)
-    out = out.view(x.shape)
-    y.copy_(out.add_(y) if add_residual else out)
+    y.copy_(out.view(x.shape).add_(y) if add_residual else out.view(x.shape))
 
 
 def rms_norm_res_in(

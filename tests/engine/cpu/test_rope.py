@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from daemon.engine.cpu.rope import rope
+from daemon.engine.cpu.rope import Rope
 
 GPTJ, NEOX = 1, 2
 
@@ -41,7 +41,7 @@ def run(
     ids: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     out_q, out_k = torch.empty_like(q), None if k is None else torch.empty_like(k)
-    rope(q, out_q, k, out_k, inv_freq, position, positions, ids, style, 1.0, None, None, 1e-6, 0.0, 0.0, 8192, 1, 0)
+    Rope().rope(q, out_q, k, out_k, inv_freq, position, positions, ids, style, 1.0, None, None, 1e-6, 0.0, 0.0, 8192, 1, 0)
     return out_q, out_k
 
 
@@ -87,7 +87,7 @@ def test_heads_are_normed_before_they_are_rotated(bias: float) -> None:
     q, k, inv_freq = heads(1, 3, 4, 64), heads(1, 3, 2, 64, seed=1), frequencies(64)
     wq, wk = (torch.randn(64, generator=torch.Generator().manual_seed(seed)).bfloat16() for seed in (2, 3))
     out_q, out_k = torch.empty_like(q), torch.empty_like(k)
-    rope(q, out_q, k, out_k, inv_freq, 5, None, None, NEOX, 1.0, wq, wk, 1e-6, bias, 0.0, 8192, 1, 0)
+    Rope().rope(q, out_q, k, out_k, inv_freq, 5, None, None, NEOX, 1.0, wq, wk, 1e-6, bias, 0.0, 8192, 1, 0)
     places = torch.arange(5, 8).view(1, -1)
     for x, w, out in ((q, wq, out_q), (k, wk, out_k)):
         normed = x.double() / (x.double().pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * (w.double() + bias)
@@ -98,7 +98,7 @@ def test_attention_factor_and_llama_4_scaling_touch_what_they_should() -> None:
     """YaRN's factor scales what is rotated; the other scale is for queries alone, by position."""
     q, k, inv_freq = heads(1, 1, 1, 64), heads(1, 1, 1, 64, seed=1), frequencies(64)
     out_q, out_k = torch.empty_like(q), torch.empty_like(k)
-    rope(q, out_q, k, out_k, inv_freq, 20000, None, None, NEOX, 1.5, None, None, 1e-6, 0.0, 0.1, 8192, 1, 0)
+    Rope().rope(q, out_q, k, out_k, inv_freq, 20000, None, None, NEOX, 1.5, None, None, 1e-6, 0.0, 0.1, 8192, 1, 0)
     place = torch.tensor([[20000]])
     scale = 1.0 + 0.1 * torch.log(torch.tensor(3.0)).item()
     assert torch.allclose(out_q.double(), turned(q, place, inv_freq, NEOX) * 1.5 * scale, atol=2e-2)
@@ -108,4 +108,21 @@ def test_attention_factor_and_llama_4_scaling_touch_what_they_should() -> None:
 def test_rotation_in_several_dimensions_is_refused() -> None:
     q = heads(1, 1, 1, 64)
     with pytest.raises(NotImplementedError, match="more than one dimension"):
-        rope(q, q, None, None, frequencies(16), 0, None, None, NEOX, 1.0, None, None, 1e-6, 0.0, 0.0, 1, 2, 0)
+        Rope().rope(q, q, None, None, frequencies(16), 0, None, None, NEOX, 1.0, None, None, 1e-6, 0.0, 0.0, 1, 2, 0)
+
+
+def test_angles_are_remembered_until_positions_change_even_in_place() -> None:
+    """One object serves all layers and steps; its answers equal those of a fresh one."""
+    inv_freq, kept = frequencies(64), Rope()
+    start = torch.tensor([3], dtype=torch.int32)
+    for step in range(3):
+        q, k = heads(1, 2, 4, 64, seed=step), heads(1, 2, 2, 64, seed=step + 9)
+        for style in (NEOX, NEOX, GPTJ):
+            found_q, found_k = torch.empty_like(q), torch.empty_like(k)
+            kept.rope(q, found_q, k, found_k, inv_freq, 0, start, None, style, 1.0, None, None, 1e-6, 0.0, 0.0, 8192, 1, 0)
+            wanted_q, wanted_k = run(q, k, inv_freq, style, positions=start)
+            assert wanted_k is not None
+            assert torch.equal(found_q, wanted_q)
+            assert torch.equal(found_k, wanted_k)
+        start += 1
+        inv_freq = inv_freq * 1.01
