@@ -16,6 +16,7 @@ EXTEND_SECONDS = 60
 _SHARE = 3
 """Pings in a watchdog interval."""
 _STATUS_LIMIT = 400
+_SEND_SECONDS = 0.2
 
 
 class Notifier(Protocol):
@@ -34,8 +35,13 @@ class _Nobody:
 
 
 def notifier_for(environment: Mapping[str, str]) -> Notifier:
-    """systemd's, where it gave us a socket."""
-    return sdnotify.SystemdNotifier() if environment.get("NOTIFY_SOCKET") else _Nobody()
+    """systemd's, where it gave us a socket. A systemd that does not read must not stop the event loop for long."""
+    if not environment.get("NOTIFY_SOCKET"):
+        return _Nobody()
+    notifier = sdnotify.SystemdNotifier()
+    if notifier.socket is not None:
+        notifier.socket.settimeout(_SEND_SECONDS)
+    return notifier
 
 
 def fold(text: str) -> str:
