@@ -17,8 +17,7 @@ from daemon.chat.coerce import JsonType, Schema
 from daemon.chat.parsers.deltas import CallArguments, CallStart, ContentDelta, Delta, ReasoningDelta
 from daemon.chat.parsers.desk import Toolbox
 from daemon.chat.parsers.detect import Dialect
-from daemon.chat.parsers.formats import THINK, Format
-from daemon.chat.parsers.scanner import Thinking
+from daemon.chat.parsers.formats import BRACKETS, CHANNEL, THINK, Format
 from daemon.chat.parsing import Message, build_parser, fold
 from daemon.chat.tool_schemas import parse_tools
 from daemon.core.events import Ending
@@ -44,9 +43,9 @@ def dialect_of(case: Json) -> Dialect:
     form = Format(name)
     match form:
         case Format.GEMMA:
-            return Dialect(form, Thinking("<|channel>thought", "<channel|>"))
+            return Dialect(form, CHANNEL)
         case Format.MISTRAL:
-            return Dialect(form, Thinking("[THINK]", "[/THINK]"))
+            return Dialect(form, BRACKETS)
         case Format.GPT_OSS:
             return Dialect(form, None)
         case (

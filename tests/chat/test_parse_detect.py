@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from daemon.chat.parsers.formats import THINK
+from daemon.chat.parsers.formats import BRACKETS, CHANNEL, THINK
 from daemon.chat.parsing import Dialect, Format, Thinking, detect, starts_in_reasoning, visible_tokens
 
 TEMPLATES = Path(__file__).parent / "templates"
-CHANNEL = Thinking("<|channel>thought", "<channel|>")
 BAR = "\uff5c"
 
 
@@ -56,7 +55,7 @@ def test_a_name_overrides_the_template() -> None:
 
 def test_thinking_tags_are_known_by_the_vocabulary_too() -> None:
     assert detect("{{ messages }}", added_tokens=["<think>", "</think>"]).thinking == THINK
-    assert detect("[TOOL_CALLS]", added_tokens=["[THINK]", "[/THINK]"]).thinking == Thinking("[THINK]", "[/THINK]")
+    assert detect("[TOOL_CALLS]", added_tokens=["[THINK]", "[/THINK]"]).thinking == BRACKETS
 
 
 QWEN = Dialect(Format.QWEN3_XML, THINK)

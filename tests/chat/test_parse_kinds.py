@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from daemon.chat.parsers.formats import THINK
+from daemon.chat.parsers.formats import BRACKETS, CHANNEL, THINK
 from daemon.chat.parsing import (
     CallArguments,
     CallEnd,
@@ -18,7 +18,6 @@ from daemon.chat.parsing import (
     Dialect,
     Format,
     Message,
-    Thinking,
     build_parser,
     fold,
 )
@@ -51,8 +50,8 @@ TOOLS = parse_tools(
     ]
 )
 DIALECTS = {form: Dialect(form, THINK) for form in Format} | {
-    Format.GEMMA: Dialect(Format.GEMMA, Thinking("<|channel>thought", "<channel|>")),
-    Format.MISTRAL: Dialect(Format.MISTRAL, Thinking("[THINK]", "[/THINK]")),
+    Format.GEMMA: Dialect(Format.GEMMA, CHANNEL),
+    Format.MISTRAL: Dialect(Format.MISTRAL, BRACKETS),
     Format.GPT_OSS: Dialect(Format.GPT_OSS, None),
 }
 
@@ -183,6 +182,7 @@ KINDS = [
          (("bash", {"command": "ls", "timeout": 5}),)),
     Kind("a string for an integer", H, '<tool_call>{"name": "bash", "arguments": {"command": "ls", "timeout": "5"}}</tool_call>',
          (("bash", {"command": "ls", "timeout": 5}),)),
+    Kind("arguments one by one", H, '<tool_call>{"name": "get_weather", "city": "Oslo", "other": 1}</tool_call>', (OSLO,)),
     Kind("a namespace before the name", H, '<tool_call>{"name": "functions.list_tabs", "arguments": {}}</tool_call>', (TABS,)),
     # GLM
     Kind("exact white space", G, "<tool_call>bash\n<arg_key>command</arg_key>\n<arg_value>ls\n  -l\n</arg_value>\n</tool_call>", (("bash", {"command": "ls\n  -l\n"}),)),
@@ -205,6 +205,7 @@ KINDS = [
     Kind("no closing brace", GE, '<|tool_call>call:get_weather{city:<|"|>Oslo<|"|><tool_call|>', (OSLO,)),
     Kind("no braces", GE, "<|tool_call>call:list_tabs<tool_call|>", (TABS,)),
     Kind("limit in a string", GE, '<|tool_call>call:get_weather{city:<|"|>Os', ending=LENGTH),
+    Kind("a thought behind text", GE, "Hm.<|channel>thought\nplan<channel|>Hi", content="Hm.Hi", reasoning="plan"),
     Kind("the word in prose", GE, "call me; call:other{}", content="call me; call:other{}"),
     Kind("brackets at the end of a string", GE, '<|tool_call>call:bash{command:<|"|>{"a":[1]}<|"|>}<tool_call|>', (("bash", {"command": '{"a":[1]}'}),)),
     # gpt-oss

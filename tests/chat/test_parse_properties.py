@@ -1,14 +1,15 @@
 """What holds for every answer a model could write: one message however it is cut, no exception, linear work."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.chat.parsers.formats import THINK
+from daemon.chat.parsers import deepseek
+from daemon.chat.parsers.formats import BRACKETS, CHANNEL, THINK
 from daemon.chat.parsing import (
     CallArguments,
     CallEnd,
@@ -19,7 +20,6 @@ from daemon.chat.parsing import (
     Format,
     Message,
     ReasoningDelta,
-    Thinking,
     build_parser,
     fold,
 )
@@ -61,9 +61,9 @@ DIALECTS = [
     Dialect(Format.PLAIN, THINK),
     Dialect(Format.QWEN3_XML, THINK),
     Dialect(Format.HERMES_JSON, THINK),
-    Dialect(Format.GEMMA, Thinking("<|channel>thought", "<channel|>")),
+    Dialect(Format.GEMMA, CHANNEL),
     Dialect(Format.GLM, THINK),
-    Dialect(Format.MISTRAL, Thinking("[THINK]", "[/THINK]")),
+    Dialect(Format.MISTRAL, BRACKETS),
     Dialect(Format.GPT_OSS, None),
     Dialect(Format.LLAMA3_JSON, None),
     Dialect(Format.PYTHONIC, None),
@@ -190,6 +190,120 @@ def test_a_string_argument_arrives_exactly_in_every_format(value: str) -> None:
         message, _ = parse(dialect, list(answer), Ending.STOP, inside=False)
         assert [json.loads(call.arguments) for call in message.tool_calls] == [{"path": value}], form
 
+
+# --- whole answers of each format, written as the models do ------------------------------------------------------------
+
+prose = st.text(alphabet="abc é😀,.!?-\n", max_size=30).map(str.strip)
+argument_values = st.fixed_dictionaries(
+    {"path": st.text(alphabet="ab \n\t\"\\'{}[],:é😀$", max_size=20)},
+    optional={"content": st.text(alphabet="xyz \n;()#", max_size=20), "mode": st.integers() | st.none()},
+)
+calls = st.lists(argument_values, max_size=3)
+Arguments = Mapping[str, str | int | None]
+
+
+def _xml(arguments: Arguments, element: str, end: str) -> str:
+    return "".join(
+        element.format(key) + (value if isinstance(value, str) else json.dumps(value)) + end for key, value in arguments.items()
+    )
+
+
+def _gemma(arguments: Arguments) -> str:
+    return ",".join(
+        f"{key}:" + (f'<|"|>{value}<|"|>' if isinstance(value, str) else json.dumps(value)) for key, value in arguments.items()
+    )
+
+
+def _python(arguments: Arguments) -> str:
+    return ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+
+
+def written(form: Format, arguments: Arguments) -> str:
+    """One call of write_file as models of that format write it."""
+    text = json.dumps(arguments, ensure_ascii=False)
+    element = _xml(arguments, "<parameter={}>\n", "\n</parameter>\n")
+    pairs = _xml(arguments, "<arg_key>{}</arg_key>\n<arg_value>", "</arg_value>\n")
+    named = _xml(arguments, '<parameter name="{}">', "</parameter>\n")
+    addressed = "<|start|>assistant<|channel|>commentary to=functions.write_file <|constrain|>json<|message|>"
+    fenced = f"function{deepseek.SEPARATOR}write_file\n```json\n{text}\n```"
+    return {
+        Format.PLAIN: "",
+        Format.QWEN3_XML: f"\n<tool_call>\n<function=write_file>\n{element}</function>\n</tool_call>",
+        Format.HERMES_JSON: f'\n<tool_call>\n{{"name": "write_file", "arguments": {text}}}\n</tool_call>',
+        Format.GLM: f"\n<tool_call>write_file\n{pairs}</tool_call>",
+        Format.GEMMA: f"<|tool_call>call:write_file{{{_gemma(arguments)}}}<tool_call|>",
+        Format.MISTRAL: f"[TOOL_CALLS]write_file[ARGS]{text}",
+        Format.GPT_OSS: f"{addressed}{text}<|call|>",
+        Format.LLAMA3_JSON: f'\n<|python_tag|>{{"name": "write_file", "parameters": {text}}}',
+        Format.PYTHONIC: f"<|python_start|>[write_file({_python(arguments)})]<|python_end|>",
+        Format.DEEPSEEK: f"{deepseek.CALLS}{deepseek.CALL}{fenced}{deepseek.CALL_END}{deepseek.CALLS_END}",
+        Format.MINIMAX: f'\n<minimax:tool_call>\n<invoke name="write_file">\n{named}</invoke>\n</minimax:tool_call>',
+    }[form]
+
+
+def answer(dialect: Dialect, thought: str, text: str, arguments: Sequence[Arguments]) -> str:
+    calls_text = "".join(written(dialect.format, one) for one in arguments)
+    if dialect.format is Format.GPT_OSS:
+        analysis = f"<|channel|>analysis<|message|>{thought}<|end|>" if thought else ""
+        visible = f"<|start|>assistant<|channel|>commentary<|message|>{text}<|end|>" if text else ""
+        return analysis + visible + calls_text
+    thinking = dialect.thinking
+    before = f"{thinking.open}\n{thought}\n{thinking.close}\n\n" if thinking and thought else ""
+    return before + text + calls_text
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.sampled_from([dialect for dialect in DIALECTS if dialect.format is not Format.PLAIN]),
+    prose,
+    prose,
+    calls,
+    st.lists(st.integers(min_value=0, max_value=2000), max_size=12),
+    st.sampled_from(Ending),
+)
+def test_an_answer_comes_back_as_it_was_meant_without_a_scrap_of_markup(
+    dialect: Dialect, thought: str, text: str, arguments: list[Arguments], places: list[int], ending: Ending
+) -> None:
+    has_thoughts = dialect.thinking is not None or dialect.format is Format.GPT_OSS
+    whole = answer(dialect, thought, text, arguments)
+    message, deltas = parse(dialect, cut(whole, places), ending, inside=False)
+    assert (message.reasoning or "") == (thought if has_thoughts else "")
+    assert (message.content or "") == text
+    assert [json.loads(call.arguments) for call in message.tool_calls] == arguments
+    shown = [delta.text for delta in deltas if isinstance(delta, ReasoningDelta | ContentDelta)]
+    assert not [piece for piece in shown if set(piece) & set("<>[]|`{}")]
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.sampled_from([dialect for dialect in DIALECTS if dialect.format is not Format.PLAIN]),
+    prose,
+    prose,
+    argument_values,
+    st.integers(min_value=0, max_value=2000),
+)
+def test_an_answer_cut_by_the_token_limit_shows_no_markup_and_closes_nothing(
+    dialect: Dialect, thought: str, text: str, arguments: Arguments, place: int
+) -> None:
+    if dialect.thinking is None and dialect.format is not Format.GPT_OSS:
+        thought = ""
+    whole = answer(dialect, thought, text, [arguments])
+    part = whole[: place % len(whole)]
+    message, deltas = parse(dialect, list(part), Ending.LENGTH, inside=False)
+    assert message.finish_reason.value == "length"
+    # At the limit, the first character of a tag within a line is taken for itself.
+    at_tag = part.endswith(("<", "[")) and not part[:-1].endswith("\n")
+    for shown, meant in ((message.reasoning or "", thought), (message.content or "", text)):
+        assert meant.startswith(shown.strip()) or (at_tag and meant.startswith(shown.strip()[:-1]))
+    for call in message.tool_calls:
+        assert json.loads(call.arguments) == arguments
+    if not message.tool_calls:
+        sent = "".join(delta.text for delta in deltas if isinstance(delta, CallArguments))
+        with pytest.raises(ValueError, match=r"^\w"):
+            json.loads(sent)
+
+
+# --- work -------------------------------------------------------------------------------------------------------------
 
 _BODIES = {
     "prose": "Some words, a < sign, and `code`.\n",

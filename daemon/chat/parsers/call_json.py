@@ -1,11 +1,13 @@
 """Calls written as JSON objects, `{"name": …, "arguments": {…}}`, alone, glued together or in a list."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from daemon.chat.coerce import quoted
 from daemon.chat.parsers.cursor import Cursor, Steps
 from daemon.chat.parsers.desk import Arguments, Desk, Verdict
-from daemon.chat.parsers.loose_json import LooseJson, nowhere, read_arguments
+from daemon.chat.parsers.loose_json import LooseJson, read_arguments
 from daemon.core.events import Ending
 
 _NAME_KEYS = frozenset({"name", "tool", "tool_name", "function"})
@@ -60,6 +62,7 @@ class _CallObject:
         self._nested = False  # whether the call is wrapped in an object of its own, as OpenAI's are
         self._name: str | None = None
         self._early: list[str] | None = None  # arguments that came before the name
+        self._others: list[tuple[str, str]] = []  # members that are neither: arguments that were not put into an object
         self._arguments: Arguments | None = None  # read, but not closed before the object is
 
     def read(self) -> Steps[Verdict]:
@@ -119,21 +122,23 @@ class _CallObject:
             return (yield from self._read_arguments())
         if self._bare and key not in _OTHER_KEYS:
             return self._unfit
-        return (yield from self._json_value(nowhere_out=True))
+        parts: list[str] = []
+        verdict = yield from self._json_value(parts.append)
+        if key not in _OTHER_KEYS:
+            self._others.append((key, "".join(parts)))
+        return verdict
 
     def _read_arguments(self) -> Steps[Verdict]:
         if self._name is None:
             self._early = []
-            return (yield from self._json_value(nowhere_out=False))
+            return (yield from self._json_value(self._early.append))
         arguments = self._desk.open(self._name)
         verdict = yield from read_arguments(self._json, self._cursor, arguments)
         if verdict is Verdict.DONE:
             self._arguments = arguments
         return verdict
 
-    def _json_value(self, *, nowhere_out: bool) -> Steps[Verdict]:
-        early = self._early
-        out = nowhere if nowhere_out or early is None else early.append
+    def _json_value(self, out: Callable[[str], None]) -> Steps[Verdict]:
         first = yield from self._json.first()
         if first in {'"', "'", "{", "["}:
             return (yield from self._json.member(out))
@@ -144,16 +149,17 @@ class _CallObject:
         return Verdict.DONE
 
     def _without_arguments(self) -> Steps[Verdict]:
-        """The object is over and no arguments were written: they came first, or there are none."""
+        """The object is over and no arguments were written: they came first or one by one, or there are none."""
         if self._name is None:
             return self._unfit
+        text = "".join(self._early or ())
         if self._early is None:
             if self._bare or not self._desk.tools.declared(self._name):
                 return self._unfit
-            self._arguments = self._desk.open(self._name)
-            return Verdict.DONE
+            names = self._desk.tools.schema(self._name).names()
+            text = "{" + ", ".join(f"{quoted(key)}: {value}" for key, value in self._others if key in names) + "}"
         cursor = Cursor()
-        cursor.feed("".join(self._early))
+        cursor.feed(text)
         cursor.close(Ending.STOP)
         self._arguments = self._desk.open(self._name)
         return (yield from read_arguments(LooseJson(cursor), cursor, self._arguments))

@@ -43,7 +43,7 @@ class Recorder:
 class Cursor:
     """Reads text from front to back. Consumed text is gone but for what recorders have noted."""
 
-    __slots__ = ("_at", "_patterns", "_recorders", "_text", "ending", "examined")
+    __slots__ = ("_at", "_patterns", "_recorders", "_text", "ending", "examined", "starved")
 
     def __init__(self) -> None:
         self._text = ""
@@ -52,6 +52,8 @@ class Cursor:
         self._recorders: list[Recorder] = []
         self.ending: Ending | None = None
         """Why no more text will come; None while more may."""
+        self.starved = False
+        """Whether a decision was made for want of text: what is left may be the beginning of something looked for."""
         self.examined = 0
         """Characters copied or compared so far: the measure of the work done, for the test that it is linear."""
 
@@ -121,7 +123,9 @@ class Cursor:
             match = pattern.match(self._text, self._at)
             found = match[0] if match else ""
             self.examined += 1
-            if self.ending is not None or not self._undecided(literals, len(found)):
+            undecided = self._undecided(literals, len(found))
+            if self.ending is not None or not undecided:
+                self.starved = self.starved or undecided
                 return found
             yield
 
@@ -156,7 +160,9 @@ class Cursor:
                 return "".join(parts)
             yield
 
-    def cut_short(self, literals: tuple[str, ...]) -> bool:
-        """Whether all that is left is the beginning of one of `literals`, long enough not to be an ordinary character."""
+    def cut_short(self, literals: tuple[str, ...], *, at_line_start: bool) -> bool:
+        """Whether all that is left is the beginning of one of `literals`. A single character in the middle of a line is taken
+        for itself.
+        """
         left = self.rest
-        return len(left) > 1 and any(literal.startswith(left) for literal in literals)
+        return len(left) > (not at_line_start) and any(literal.startswith(left) for literal in literals)

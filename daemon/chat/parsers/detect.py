@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from daemon.chat.parsers import deepseek
-from daemon.chat.parsers.formats import THINK, Format
+from daemon.chat.parsers.formats import BRACKETS, CHANNEL, THINK, Format
 from daemon.chat.parsers.scanner import Thinking
 
 
@@ -18,11 +18,10 @@ class Dialect:
     """The tags around thoughts; None where the model has none. gpt-oss's channels are part of its format."""
 
 
-_CHANNEL = Thinking("<|channel>thought", "<channel|>")
 _THINKING = (
     THINK,
-    Thinking("[THINK]", "[/THINK]"),
-    _CHANNEL,
+    BRACKETS,
+    CHANNEL,
     Thinking("<thinking>", "</thinking>"),
     Thinking("<thought>", "</thought>"),
     Thinking("<seed:think>", "</seed:think>"),
@@ -82,7 +81,7 @@ def detect(template: str, *, added_tokens: Iterable[str] = (), format_name: str 
     if form is Format.GPT_OSS:
         return Dialect(form, None)
     if form is Format.GEMMA:
-        return Dialect(form, _CHANNEL)
+        return Dialect(form, CHANNEL)
     known = frozenset(added_tokens)
     for thinking in _THINKING:
         if thinking.close in template or thinking.close in known:

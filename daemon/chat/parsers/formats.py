@@ -26,6 +26,8 @@ class Format(Enum):
 
 
 THINK = Thinking("<think>", "</think>")
+BRACKETS = Thinking("[THINK]", "[/THINK]", anywhere=True)
+CHANNEL = Thinking("<|channel>thought", "<channel|>", anywhere=True)
 _MINIMAX = "minimax:tool_call"
 _BARE_JSON = Bare(starts="{[`", parser=FencedJson())
 

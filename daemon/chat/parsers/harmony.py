@@ -104,7 +104,7 @@ class Harmony:
             if mark:
                 parts.append(part)
                 return "".join(parts), mark
-            if self._cursor.ending is Ending.LENGTH and self._cursor.cut_short(_MARKS):
+            if self._cursor.ending is Ending.LENGTH and self._cursor.cut_short(_MARKS, at_line_start=True):
                 self._cursor.take(len(self._cursor.rest))
             else:
                 part += self._cursor.take(1)
@@ -192,7 +192,7 @@ class Harmony:
                     if mark in _CLOSING:
                         break
                     continue
-                if self._cursor.ending is Ending.LENGTH and self._cursor.cut_short(_MARKS):
+                if self._cursor.ending is Ending.LENGTH and self._cursor.cut_short(_MARKS, at_line_start=True):
                     self._cursor.take(len(self._cursor.rest))
                     continue
                 text = self._cursor.take(1)

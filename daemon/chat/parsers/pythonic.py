@@ -49,7 +49,7 @@ class Pythonic:
             if done and (not in_list or (yield from cursor.skip("]"))):
                 yield from cursor.skip(END)
                 return Verdict.DONE
-            verdict = yield from self._call(desk, first=not done)
+            verdict = yield from self._call(desk, tagged=bool(opener) or done)
             if verdict is not Verdict.DONE:
                 return verdict
             done = True
@@ -59,11 +59,11 @@ class Pythonic:
                 # The bracket was forgotten; the calls are whole.
                 return Verdict.DONE
 
-    def _call(self, desk: Desk, *, first: bool) -> Steps[Verdict]:
+    def _call(self, desk: Desk, *, tagged: bool) -> Steps[Verdict]:
         cursor = desk.cursor
         name = yield from cursor.gather(_NAME, _MAX_WORD)
         if not name or not desk.tools.declared(name) or not (yield from cursor.skip("(")):
-            if cursor.done and desk.tools.begins_declared(name) and (name or not first):
+            if cursor.done and desk.tools.begins_declared(name) and (name or tagged):
                 return Verdict.CUT
             return Verdict.TEXT
         arguments = desk.open(name)

@@ -22,6 +22,8 @@ class Thinking:
 
     open: str
     close: str
+    anywhere: bool = False
+    """Whether the opening tag counts in the middle of a line too: nobody writes such a tag in prose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,9 @@ class Scanner:
             return
         mark = yield from self._cursor.match(self._content_marks)
         if not mark:
-            self._single(self._content_marks, self._show)
+            if self._cursor.ending is not None:
+                self._at.tracker.settle()
+            self._single(self._content_marks, self._show, at_line_start=self._at.tracker.line_start)
             return
         self._at.tracker.settle()
         if self._thinking and mark == self._thinking.open:
@@ -140,9 +144,9 @@ class Scanner:
         self._at.tracker.show(text)
         self._transcript.content(text)
 
-    def _single(self, marks: tuple[str, ...], show: Callable[[str], None]) -> None:
+    def _single(self, marks: tuple[str, ...], show: Callable[[str], None], *, at_line_start: bool) -> None:
         """A character that could have begun a tag and did not. What is left of a tag at the token limit is dropped."""
-        if self._cursor.ending is Ending.LENGTH and self._cursor.cut_short(marks):
+        if self._cursor.ending is Ending.LENGTH and self._cursor.cut_short(marks, at_line_start=at_line_start):
             self._cursor.take(len(self._cursor.rest))
         else:
             show(self._cursor.take(1))
@@ -150,7 +154,8 @@ class Scanner:
     def _at_thought(self, mark: str) -> None:
         tracker = self._at.tracker
         text = self._cursor.take(len(mark))
-        if tracker.fence or tracker.span or not tracker.line_start:
+        anywhere = self._thinking is not None and self._thinking.anywhere
+        if tracker.fence or tracker.span or not (tracker.line_start or anywhere):
             self._at.shown_thoughts += not (tracker.fence or tracker.span)
             self._show(text)
             return
@@ -181,8 +186,21 @@ class Scanner:
         verdict = Verdict.TEXT
         if parser:
             verdict = yield from parser.parse(mark, Desk(self._cursor, self._tools, self._transcript, recorder))
+            verdict = self._at_limit(verdict)
         self._cursor.forget(recorder)
         self._conclude(verdict, recorder.text)
+
+    def _at_limit(self, verdict: Verdict) -> Verdict:
+        """The verdict, if not the token limit made it: half a tag within a call is no reason to call it text, and half a tag
+        behind one is none either.
+        """
+        if self._cursor.ending is not Ending.LENGTH:
+            return verdict
+        if self._cursor.starved and verdict is not Verdict.DONE:
+            verdict = Verdict.CUT
+        if self._cursor.starved or verdict is Verdict.CUT:
+            self._cursor.take(len(self._cursor.rest))
+        return verdict
 
     def _conclude(self, verdict: Verdict, consumed: str) -> None:
         match verdict:
@@ -217,11 +235,15 @@ class Scanner:
         self._at.tracker.settle()
         if self._at.tracker.fence or self._at.tracker.span:
             return False
+        if self._cursor.ending is Ending.LENGTH and self._cursor.cut_short(self._content_marks, at_line_start=True):
+            return False
         outer = self._cursor.record()
         recorder = self._cursor.record()
         held = HeldCalls()
         sink = held if bare.held else self._transcript
         verdict = yield from bare.parser.parse("", Desk(self._cursor, self._tools, sink, recorder))
+        if verdict is not Verdict.TEXT:
+            verdict = self._at_limit(verdict)
         real = verdict is Verdict.DONE
         if bare.held:
             real = yield from self._nothing_follows(verdict)
@@ -276,6 +298,7 @@ class Scanner:
             recorder = self._cursor.record()
             self._cursor.take(len(mark))
             verdict = yield from parser.parse(mark, Desk(self._cursor, self._tools, held, recorder))
+            verdict = self._at_limit(verdict)
             self._cursor.forget(recorder)
             if verdict is not Verdict.DONE:
                 held.abandon()
@@ -298,7 +321,7 @@ class Scanner:
         mark = yield from self._cursor.match(self._thought_marks)
         thinking = self._thinking
         if not mark or thinking is None:
-            self._single(self._thought_marks, self._think)
+            self._single(self._thought_marks, self._think, at_line_start=self._at.last in {"", "\n"})
         elif mark == thinking.close:
             yield from self._at_thought_end(mark)
         elif mark == thinking.open:
