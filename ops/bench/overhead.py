@@ -100,6 +100,8 @@ def _load(streams: int, requests: int, tokens: int) -> Load:
 async def _compare(setup: Setup, loads: Sequence[Load], runs: int) -> dict[int, list[Turn]]:
     """Both sides in turns, so that a machine that slows down slows both."""
     turns: dict[int, list[Turn]] = {load.streams: [] for load in loads}
+    if not loads:
+        return turns
     async with bare(setup) as alone, daemon(setup) as served:
         for load in loads:
             await _turn(alone, served, _warm_up(load))
