@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
+import msgspec
 import pytest
 
 from daemon.core.settings import BackendKind, EngineSettings
 from daemon.engine.exl3 import runtime
+from daemon.engine.null.profile import NullProfile
 
 runtime.prepare(EngineSettings(backend=BackendKind.CPU, threads=1))
 
-from tests.engine.checkpoints import Architecture, write_checkpoint  # noqa: E402 - exllamav3 needs the operations first
+from tests.engine.checkpoints import Architecture, write_checkpoint, write_tokenizer  # noqa: E402 - exllamav3 needs the operations first
 from tests.engine.workbench import Workbench  # noqa: E402 - as above
 
 ModelPath = Callable[[Architecture], Path]
@@ -47,3 +50,46 @@ def bench(request: pytest.FixtureRequest, model_path: ModelPath) -> Workbench:
     """Both of them, one after the other."""
     architecture: Architecture = request.param
     return Workbench(model_path(architecture))
+
+
+class NullBench(Protocol):
+    """Makes an engine that computes nothing."""
+
+    def __call__(
+        self,
+        profile: NullProfile | None = None,
+        *,
+        cache_tokens: int = 8192,
+        chunk_tokens: int = 512,
+        reserve_tokens: int = 2048,
+    ) -> Workbench:
+        """With a profile of what it says, how fast and where it fails."""
+        ...
+
+
+@pytest.fixture
+def null_bench(tmp_path: Path) -> NullBench:
+    """The real scheduler without arithmetic: for tests of order, room and faults that need many tokens."""
+    write_tokenizer(tmp_path)
+
+    def make(
+        profile: NullProfile | None = None,
+        *,
+        cache_tokens: int = 8192,
+        chunk_tokens: int = 512,
+        reserve_tokens: int = 2048,
+    ) -> Workbench:
+        path = tmp_path / "profile.json"
+        path.write_bytes(msgspec.json.encode(profile or NullProfile()))
+        chosen = EngineSettings(
+            backend=BackendKind.NULL,
+            threads=1,
+            null_profile=str(path),
+            cache_tokens=cache_tokens,
+            max_batch=8,
+            chunk_tokens=chunk_tokens,
+            reserve_tokens=reserve_tokens,
+        )
+        return Workbench(tmp_path, chosen)
+
+    return make

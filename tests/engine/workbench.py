@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import torch
 from exllamav3 import ComboSampler, Job
 
@@ -58,6 +59,7 @@ class Watch:
         self.order: list[int] = []
 
     def prefilling(self, request: int | None) -> None:
+        """`request`'s prefill begins."""
         if request is not None:
             self.order.append(request)
 
@@ -149,12 +151,21 @@ class Workbench:
 
     def gap(self, ids: list[int]) -> float:
         """The difference of the two largest log-probabilities of the token that follows `ids`: small is a near-tie."""
-        request = ask(999_999, ids, 1)
-        self.forget()
-        self.backend.submit(
-            Submit(id=request.id, attempt=1, spans=request.spans, origin=len(ids), max_left=1, sampler=GREEDY, logprobs=2)
-        )
-        self.until(lambda: self.ended(request.id))
+        kept, self.events = self.events, []
+        request = msgspec.structs.replace(ask(999_999, ids, 1), logprobs=2)
+        self.run(request)
         told = next(event for event in self.of(request.id) if isinstance(event, Tokens))
+        self.events = [*kept, *(event for event in self.events if event.id != request.id)]
         (_, first), (_, second) = told.logprobs[0].top
         return first - second
+
+    def assert_same(self, prompt: list[int], one: list[int], two: list[int]) -> None:
+        """Two greedy answers to a prompt are equal, but for what a different batch shape does to a near-tie of the two best.
+
+        Measured on the tiny models: the same token computed in another shape moves by up to 0.02 on the dense one, and by
+        up to 0.13 on the hybrid, whose chunked and stepwise recurrences round differently; median gaps are 0.7.
+        """
+        assert len(one) == len(two)
+        place = next((at for at, (first, second) in enumerate(zip(one, two, strict=True)) if first != second), None)
+        if place is not None:
+            assert self.gap(prompt + one[:place]) < (0.05 if self.generator.recurrent_cache is None else 0.3)

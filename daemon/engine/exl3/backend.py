@@ -232,7 +232,7 @@ class Exl3Backend:
                 job.report_started()
         if not waiting:
             return
-        waiting.sort(key=lambda job: (not job.ticket.started, job.ticket.rank, job.ticket.arrival))
+        waiting.sort(key=_order)
         decoding = len(active) - len(waiting)
         budget = self._pace.budget(decoding)
         for job in waiting:
@@ -358,10 +358,9 @@ class Exl3Backend:
         self.submit(request)
 
     def _sort_pending(self) -> None:
-        """Requests that were running go first, then ranks, then arrival."""
         pending = self.generator.pending_jobs
         if len(pending) > 1:
-            pending.sort(key=_queue_order)
+            pending.sort(key=_order)
 
     def _park(self, ticket: Ticket, job: ServedJob) -> None:
         sequence = job.sequences[0]
@@ -376,7 +375,8 @@ class Exl3Backend:
         self.desk.set_aside(ticket, kept)
 
 
-def _queue_order(job: object) -> tuple[bool, int, int]:
+def _order(job: object) -> tuple[bool, int, int]:
+    """Whoever was generating already goes first, then ranks, then arrival."""
     if not isinstance(job, ServedJob):
         raise TypeError(f"{type(job).__name__} is not a job of ours")
-    return (not job.ticket.started, job.ticket.rank, job.ticket.arrival)
+    return (not job.ticket.generating, job.ticket.rank, job.ticket.arrival)

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 from exllamav3 import Tokenizer
@@ -24,14 +24,23 @@ COMPILE_SECONDS = 10.0
 """Longest a grammar may take to compile; then its request is refused."""
 KEPT_GRAMMARS = 64
 
-_FORMATS: dict[ConstraintKind, Literal["json_schema", "regex", "lark", "gbnf"]] = {
-    ConstraintKind.JSON_SCHEMA: "json_schema",
-    ConstraintKind.REGEX: "regex",
-    ConstraintKind.LARK: "lark",
-    ConstraintKind.GBNF: "gbnf",
-}
+WHITESPACE = r"[ \n\t]{0,24}"
+"""Between the parts of a JSON document. Bounded, because a model that has lost its way would say blanks for ever."""
 
 _Key: TypeAlias = tuple[ConstraintKind, str]
+
+
+def _grammar(constraint: Constraint) -> str:
+    """The grammar in llguidance's own form. Raises where it cannot even be read."""
+    match constraint.kind:
+        case ConstraintKind.JSON_SCHEMA:
+            return LLMatcher.grammar_from_json_schema(constraint.text, defaults={"whitespace_pattern": WHITESPACE})
+        case ConstraintKind.REGEX:
+            return LLMatcher.grammar_from_regex(constraint.text)
+        case ConstraintKind.LARK:
+            return LLMatcher.grammar_from_lark(constraint.text)
+        case ConstraintKind.GBNF:
+            return grammar_from("gbnf", constraint.text)
 
 
 class GrammarBroken(Exception):
@@ -184,7 +193,7 @@ class GrammarCompiler:
 
     def _compile(self, constraint: Constraint, timer: threading.Timer) -> None:
         try:
-            matcher = LLMatcher(self._tokenizer, grammar_from(_FORMATS[constraint.kind], constraint.text))
+            matcher = LLMatcher(self._tokenizer, _grammar(constraint))
             problem = matcher.get_error() if matcher.is_error() else ""
         except Exception as failure:  # noqa: BLE001 - llguidance raises several kinds for a bad grammar; all end the request
             matcher, problem = None, str(failure) or type(failure).__name__

@@ -309,9 +309,11 @@ class ServedJob(Job):
         return False, chosen, self.max_rq_tokens is not None and self.new_tokens > self.max_rq_tokens - self.rq_margin
 
     def _think(self, ticket: Ticket, chosen: torch.Tensor) -> tuple[torch.Tensor, bool]:
-        """Follow the thought. A stop inside it is replaced by the first of the ids that close it; says whether it was."""
+        """Follow the thought, and its beginning where the model opens it. A stop inside it is replaced by the first of the ids
+        that close it; says whether it was.
+        """
         thought = ticket.thought
-        if thought is None or not thought.inside:
+        if thought is None or thought.over:
             return chosen, False
         token = int(chosen.item())
         if token in ticket.stops and thought.closes_on_stop():

@@ -123,7 +123,7 @@ def _load_parts(configure: Configure, device: Device, tokens: int, progress: Loa
         progress("warming up", done, total)
 
     with torch.inference_mode():
-        if device.kind is DeviceKind.CUDA and not _single_device(settings):
+        if device.kind is DeviceKind.CUDA:
             model.load(
                 max_chunk_size=settings.chunk_tokens,
                 max_output_size=settings.max_batch,
@@ -133,7 +133,8 @@ def _load_parts(configure: Configure, device: Device, tokens: int, progress: Loa
                 callback=loading,
             )
         else:
-            model.load(device=device.torch_device, max_chunk_size=settings.chunk_tokens, callback=loading)
+            _tell_modules(model, loading)
+            model.load(device="cpu", max_chunk_size=settings.chunk_tokens)
         _warm_up(model, cache, settings, device, warming)
     return Parts(
         model=model,
@@ -146,8 +147,19 @@ def _load_parts(configure: Configure, device: Device, tokens: int, progress: Loa
     )
 
 
-def _single_device(settings: EngineSettings) -> bool:
-    return settings.gpu_split is None and torch.cuda.device_count() == 1
+def _tell_modules(model: Model, progress: Callable[[int, int], None]) -> None:
+    """Loading to one device reports nothing by itself: let each module say when it is done."""
+    total = len(model.modules)
+
+    def told(load_module: Callable[..., None], number: int) -> Callable[..., None]:
+        def load_and_tell(*arguments: object, **options: object) -> None:
+            load_module(*arguments, **options)
+            progress(number, total)
+
+        return load_and_tell
+
+    for number, module in enumerate(model.modules, start=1):
+        module.load = told(module.load, number)
 
 
 def _warm_up(model: Model, cache: Cache, settings: EngineSettings, device: Device, progress: Callable[[int, int], None]) -> None:

@@ -71,6 +71,11 @@ class Ticket:
         return self.request.attempt
 
     @property
+    def generating(self) -> bool:
+        """Whether it has been given a token in this attempt."""
+        return self.position > len(self.ids)
+
+    @property
     def prompt(self) -> Sequence[int]:
         """The ids before generated text begins."""
         return self.ids[: self.request.origin]
@@ -180,9 +185,10 @@ class Desk:
 
     def finish(self, ticket: Ticket, reason: FinishReason) -> None:
         """The request went well."""
-        closed = 0 if ticket.thought is None else ticket.thought.closed
+        thought = ticket.thought
+        closed, spent = (0, 0) if thought is None else (thought.closed, thought.spent_budgets)
         self._end(ticket)
-        self.events.append(Finished(ticket.id, ticket.attempt, reason, closed_thoughts=closed))
+        self.events.append(Finished(ticket.id, ticket.attempt, reason, closed_thoughts=closed, spent_budgets=spent))
 
     def fail(self, ticket: Ticket, kind: FailureClass, detail: str) -> None:
         """The request did not go well; said once."""

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -8,8 +9,14 @@ from exllamav3.generator.job import Job
 from exllamav3.generator.pagetable import PageTable
 from exllamav3.tokenizer import Tokenizer
 
+class _Module(Protocol):
+    @property
+    def forward(self) -> Callable[..., torch.Tensor]: ...
+
 class _Model(Protocol):
+    modules: list[_Module]
     output_device: torch.device | None
+    def forward(self, input_ids: torch.Tensor, params: dict[str, object]) -> torch.Tensor: ...
 
 class Generator:
     model: _Model
@@ -17,6 +24,7 @@ class Generator:
     pagetable: PageTable
     recurrent_cache: RecurrentCache | None
     recurrent_checkpoint_interval: int
+    recurrent_checkpoint_interval_pp: int
     max_batch_size: int
     max_chunk_size: int
     max_total_tokens: int

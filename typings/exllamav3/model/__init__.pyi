@@ -23,7 +23,11 @@ class Config:
     @staticmethod
     def from_directory(directory: str) -> Config: ...
 
+class Module:
+    load: Callable[..., None]
+
 class Model:
+    modules: list[Module]
     config: Config
     caps: dict[str, object]
     output_device: torch.device | None

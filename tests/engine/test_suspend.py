@@ -1,0 +1,130 @@
+"""Suspend and resume: what is kept, and that no delivered token ever changes."""
+
+import msgspec
+import pytest
+
+from daemon.core.wire import Finished, Prefilling, Started, Submit, Suspended, Tokens, TokenSpan
+from tests.engine.workbench import Workbench, ask, text
+
+PROMPT = text(730, seed=4)
+
+
+def _suspended(bench: Workbench, request: int) -> Suspended:
+    last = bench.of(request)[-1]
+    assert isinstance(last, Suspended), last
+    return last
+
+
+def _resume(request: Submit, delivered: list[int]) -> Submit:
+    """What the front sends to go on."""
+    origin = request.origin
+    spans = ask(1, [*_ids(request), *delivered], 1).spans
+    return msgspec.structs.replace(
+        request,
+        attempt=request.attempt + 1,
+        spans=spans,
+        origin=origin,
+        max_left=request.max_left - len(delivered),
+        draws=len(delivered),
+    )
+
+
+def _ids(request: Submit) -> list[int]:
+    (span,) = request.spans
+    assert isinstance(span, TokenSpan)
+    return span.ids
+
+
+def _cached(bench: Workbench, request: int) -> int:
+    return next(event.cached for event in bench.of(request) if isinstance(event, Started))
+
+
+def test_a_suspended_stream_stops_at_a_page_and_goes_on_from_there(bench: Workbench) -> None:
+    """Everything up to the boundary is cached; the continuation is that of a fresh request for prompt and delivered."""
+    whole = bench.run(ask(1, PROMPT, 60))[1]
+    request = ask(2, PROMPT, 60)
+    bench.forget()
+    bench.backend.submit(request)
+    bench.after_tokens(2, 20)
+    bench.backend.suspend(2)
+    bench.until(lambda: bench.ended(2))
+    delivered = bench.ids(2)
+    kept = _suspended(bench, 2).kept
+    assert kept == 768
+    assert len(PROMPT) + len(delivered) == kept + 1
+    assert bench.results[-1].pool.referenced == 0
+    bench.assert_same(PROMPT, delivered, whole[: len(delivered)])
+    bench.forget()
+    rest = bench.run(_resume(request, delivered))[2]
+    assert _cached(bench, 2) == kept
+    assert next(event.start for event in bench.of(2) if isinstance(event, Tokens)) == kept + 1
+    bench.assert_same(PROMPT, delivered + rest, whole)
+    fresh = bench.run(ask(3, PROMPT + delivered, len(rest)))[3]
+    bench.assert_same(PROMPT + delivered, rest, fresh)
+
+
+def test_a_plain_cancel_keeps_less_on_a_hybrid_than_a_suspend(hybrid: Workbench) -> None:
+    """Why suspend exists: the library does not stash the recurrent state of a job it cancels."""
+    hybrid.backend.submit(ask(1, PROMPT, 400))
+    hybrid.after_tokens(1, 45)
+    delivered = hybrid.ids(1)
+    hybrid.backend.cancel(1)
+    hybrid.run(ask(2, PROMPT + delivered, 2))
+    assert _cached(hybrid, 2) == 512
+
+
+def test_a_prompt_suspended_in_the_middle_of_its_prefill_keeps_what_is_done(bench: Workbench) -> None:
+    """At the last chunk's end."""
+    long = text(3000, seed=6)
+    bench.backend.submit(ask(1, long, 4))
+    bench.until(lambda: any(isinstance(event, Prefilling) and event.done >= 1024 for event in bench.of(1)))
+    bench.backend.suspend(1)
+    bench.until(lambda: bench.ended(1))
+    kept = _suspended(bench, 1).kept
+    assert kept == 1024
+    bench.forget()
+    bench.run(ask(1, long, 4, attempt=2))
+    assert _cached(bench, 1) == kept
+
+
+def test_a_request_that_waits_is_suspended_at_once(dense: Workbench) -> None:
+    """It holds nothing yet."""
+    for number in range(1, 10):
+        dense.backend.submit(ask(number, text(20, seed=number), 30))
+    dense.step()
+    dense.backend.suspend(9)
+    dense.step()
+    assert _suspended(dense, 9).kept == 0
+    assert dense.results[-1].pool.pending == 0
+
+
+def test_a_request_that_ends_before_the_boundary_is_finished(dense: Workbench) -> None:
+    """One last event, whichever comes first."""
+    dense.backend.submit(ask(1, text(20), 30))
+    dense.after_tokens(1, 3)
+    dense.backend.suspend(1)
+    dense.until(lambda: dense.ended(1))
+    assert isinstance(dense.of(1)[-1], Finished)
+
+
+@pytest.mark.parametrize("count", [4])
+def test_every_stream_of_a_full_batch_can_be_suspended_and_resumed(hybrid: Workbench, count: int) -> None:
+    """All at once; delivered text stays, the rest follows."""
+    requests = {number: ask(number, text(240 + 256 * (number % 2) + number, seed=number), 30) for number in range(1, count + 1)}
+    for request in requests.values():
+        hybrid.backend.submit(request)
+    hybrid.after_tokens(count, 5)
+    for number in requests:
+        hybrid.backend.suspend(number)
+    hybrid.until(lambda: all(hybrid.ended(number) for number in requests))
+    delivered = {number: hybrid.ids(number) for number in requests}
+    hybrid.forget()
+    hybrid.run(*[_resume(request, delivered[number]) for number, request in requests.items()])
+    for number, request in requests.items():
+        assert len(delivered[number]) + len(hybrid.ids(number)) == 30
+        assert _cached(hybrid, number) == (request.origin + len(delivered[number])) // 256 * 256
+
+
+def test_checkpoints_while_prefilling_come_as_configured(hybrid: Workbench) -> None:
+    """A long prompt interrupted after 4,096 tokens is not computed again from the beginning."""
+    assert hybrid.generator.recurrent_checkpoint_interval_pp == 4096
