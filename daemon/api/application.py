@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from daemon.api import chat_completions, completions, messages, models, observing
+from daemon.api import chat_completions, completions, messages, models, observing, responses
 from daemon.api.auth import Authenticator
 from daemon.api.context import API, Api
 from daemon.api.door import Door
@@ -39,7 +39,7 @@ def build(
     threads = ThreadPoolExecutor(_THREADS, "exl3d-api")
     hashing = ThreadPoolExecutor(1, "exl3d-keys")
     meters = Meters()
-    speech = Speech(prompts.tool_source, added, tokenizing)
+    speech = Speech(prompts.tool_source, added, tokenizing, settings.answers)
     authenticator = Authenticator(settings.keys, hashing)
     doorman = Doorman(authenticator, meters, settings.server.cors_origins, observing.OPEN_PATHS.__contains__)
 
@@ -60,7 +60,7 @@ def build(
         version=version,
     )
     app[observing.REGISTRY] = registry(meters, watching)
-    for family in (chat_completions, completions, messages, models, observing):
+    for family in (chat_completions, completions, responses, messages, models, observing):
         family.add_routes(app.router)
 
     async def pools(_: web.Application) -> AsyncIterator[None]:
