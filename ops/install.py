@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("Or run on the CPU, slowly and with a small model: make install DEVICE=cpu", file=sys.stderr)
         return 1
     try:
-        _install(decided, venv, extras)
+        install(decided, venv, extras)
     except InstallFailed as problem:
         print(f"\nmake install: {problem}", file=sys.stderr)
         return 1
@@ -95,7 +95,8 @@ def _tell(machine: Machine, decided: Plan) -> None:
         print(line, file=sys.stderr)
 
 
-def _install(decided: Plan, venv: Path, extras: list[str]) -> None:
+def install(decided: Plan, venv: Path, extras: list[str]) -> None:
+    """Carry out a plan. Raises InstallFailed."""
     python = venv / "bin" / "python"
     if not python.exists():
         _step("Making the virtual environment")
@@ -114,16 +115,21 @@ def _install(decided: Plan, venv: Path, extras: list[str]) -> None:
 
 
 def _install_torch(python: Path, decided: Plan) -> None:
-    """From the first source that has what the plan wants. A torch that is there already stays if it is of the right kind."""
+    """From the first source that has what the plan wants. A torch of another kind goes first: pip would be content with it."""
     wanted = "cpu" if decided.cuda is None else f"cu{decided.cuda[0]}{decided.cuda[1]}"
     installed = _installed_torch(python)
-    if installed is not None and (wanted in installed or (decided.device is Device.CPU and "+" not in installed)):
+    if installed is not None and wanted not in installed and (decided.device is Device.CUDA or "+" in installed):
+        _step(f"Removing torch {installed}")
+        _run([str(python), "-m", "pip", "uninstall", "--quiet", "--yes", "torch"], "torch could not be removed")
+    elif installed is not None and decided.device is Device.CPU:
         return
     _step("Installing torch")
     for source in decided.torch:
-        index = ["--index-url", source.index] if source.index else []
         if source.cpu_only and "+cpu" not in _resolved_torch(python, source):
             continue
+        if decided.device is Device.CPU and not source.cpu_only:
+            print("No CPU build of torch can be had here: this is the usual one, several gigabytes large.", file=sys.stderr)
+        index = ["--index-url", source.index] if source.index else []
         _pip(python, [*index, source.requirement], "torch could not be installed")
         return
     raise InstallFailed("no build of torch was found for this machine")
@@ -164,7 +170,8 @@ def _compilers() -> int:
 
 
 def _pip(python: Path, arguments: list[str], failure: str) -> None:
-    _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments], failure)
+    quiet = [] if sys.stderr.isatty() else ["--quiet"]  # a person waits for gigabytes and wants to see them come
+    _run([str(python), "-m", "pip", "install", *quiet, "--disable-pip-version-check", *arguments], failure)
 
 
 def _run(command: list[str], failure: str, environment: dict[str, str] | None = None) -> None:
