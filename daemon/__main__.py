@@ -43,7 +43,7 @@ from daemon.host.command_line import parse_options
 from daemon.host.crew import Crew
 from daemon.host.engine_process import ENGINE_ARGV
 from daemon.host.health import Watch
-from daemon.host.listening import listen_tcp, listen_unix
+from daemon.host.listening import listen_tcp, listen_unix, remove_unix
 from daemon.host.logs import log_request, set_up_logging
 from daemon.host.model_directory import Reading, read_model_directory
 from daemon.host.notify import Systemd, notifier_for, watchdog_seconds
@@ -293,7 +293,9 @@ class Daemon:
         finally:
             for each in runners:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(each.cleanup(), GOODBYE_SECONDS)
+                    async with asyncio.timeout(GOODBYE_SECONDS):
+                        await each.cleanup()
+            remove_unix(self._configuration.state_dir)
 
     def _on_signal(self) -> None:
         self._signals += 1

@@ -165,7 +165,8 @@ class EngineProcess:
         code = await self._process.wait()
         self._signal(signal.SIGKILL)  # whatever it started must not outlive it
         try:
-            await asyncio.wait_for(self._link_ended.wait(), _LAST_WORDS_SECONDS)
+            async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                await self._link_ended.wait()
         except TimeoutError:
             _log.warning("the link of engine %d did not end with its process", self.pid)
         await asyncio.wait(self._tasks[:1], timeout=_LAST_WORDS_SECONDS)

@@ -97,7 +97,8 @@ class Watch:
 
     async def _ask(self) -> str:
         try:
-            return await asyncio.wait_for(self._questions.probe(), PROBE_SECONDS)
+            async with asyncio.timeout(PROBE_SECONDS):
+                return await self._questions.probe()
         except TimeoutError:
             return f"the engine did not answer a probe within {PROBE_SECONDS:.0f} s"
         except NoEngine:

@@ -80,6 +80,11 @@ def listen_unix(state_dir: Path) -> socket.socket:
     return listener
 
 
+def remove_unix(state_dir: Path) -> None:
+    """Take our own admin socket away: whoever asks then learns at once that no daemon runs."""
+    (state_dir / "run" / SOCKET_NAME).unlink(missing_ok=True)
+
+
 def _clear(path: Path) -> None:
     """Remove a socket that a dead daemon left; refuse to take one from a living one."""
     try:

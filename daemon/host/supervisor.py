@@ -170,7 +170,9 @@ class Supervisor:
                 return self._look(now)
             self._woken.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), (look if due is None else min(due, look)) - now)
+                # not wait_for, which on Python 3.11 loses a cancellation that comes together with the event
+                async with asyncio.timeout((look if due is None else min(due, look)) - now):
+                    await self._woken.wait()
         return self._events.popleft()
 
     def _look(self, now: float) -> Event:

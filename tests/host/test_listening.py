@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from daemon.core.errors import ConfigError
-from daemon.host.listening import AddressTaken, listen_tcp, listen_unix
+from daemon.host.listening import AddressTaken, listen_tcp, listen_unix, remove_unix
 
 
 def test_busy_port_is_named() -> None:
@@ -47,6 +47,13 @@ def test_second_daemon_on_one_state_directory_is_refused(tmp_path: Path) -> None
 def test_socket_of_a_dead_daemon_is_replaced(tmp_path: Path) -> None:
     listen_unix(tmp_path).close()
     listen_unix(tmp_path).close()
+
+
+def test_socket_is_gone_after_removal(tmp_path: Path) -> None:
+    listen_unix(tmp_path).close()
+    for _ in range(2):
+        remove_unix(tmp_path)
+    assert not (tmp_path / "run" / "exl3d.sock").exists()
 
 
 def test_other_file_in_the_way_is_left_alone(tmp_path: Path) -> None:
