@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from daemon.core.events import ThoughtClosing
 from daemon.core.ports import Status, Watching
+from daemon.core.prefix_watch import MissCause, PrefixFigures
 
 _LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _BETWEEN = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -54,6 +56,10 @@ class Meters:
     open_streams: int = 0
     paused: int = 0
     clamped: int = 0
+    closed_thoughts: Counter[ThoughtClosing] = field(default_factory=Counter[ThoughtClosing])
+    """Thoughts that the model did not close itself."""
+    repetitions: int = 0
+    """Answers that were ended for running in circles."""
     queue: Histogram = field(default_factory=lambda: Histogram(_LATENCY))
     first_token: Histogram = field(default_factory=lambda: Histogram(_LATENCY))
     between: Histogram = field(default_factory=lambda: Histogram(_BETWEEN))
@@ -92,6 +98,11 @@ class MetersCollector(Collector):
         yield CounterMetricFamily("exl3d_generation_tokens", "Generated tokens", value=meters.generated_tokens)
         yield CounterMetricFamily("exl3d_pauses", "Times a stream had to wait for an engine", value=meters.paused)
         yield CounterMetricFamily("exl3d_max_tokens_clamped", "Requests whose max_tokens was lowered", value=meters.clamped)
+        closed = CounterMetricFamily("exl3d_thoughts_closed", "Thoughts closed in place of the model", labels=("cause",))
+        for cause in ThoughtClosing:
+            closed.add_metric((cause.value,), meters.closed_thoughts[cause])
+        yield closed
+        yield CounterMetricFamily("exl3d_repetitions", "Answers ended for running in circles", value=meters.repetitions)
         yield GaugeMetricFamily("exl3d_open_streams", "Streams being answered now", value=meters.open_streams)
 
 
@@ -110,6 +121,7 @@ def _state(status: Status) -> Iterator[Metric]:
     info = GaugeMetricFamily("exl3d_info", "What is served", labels=("version", "model"))
     info.add_metric((status.version, status.model), 1)
     yield info
+    yield from _prefix(status.prefix)
     label = ("engine",)
     state = GaugeMetricFamily("exl3d_engine_state", "1 for the state an engine is in", labels=("engine", "state"))
     restarts = CounterMetricFamily("exl3d_engine_restarts", "Restarts since the daemon started", labels=label)
@@ -129,3 +141,14 @@ def _state(status: Status) -> Iterator[Metric]:
             slots.add_metric(name, engine.pool.slots)
             pending.add_metric(name, engine.pool.pending)
     yield from (state, restarts, pages, used, size, slots, pending)
+
+
+def _prefix(figures: PrefixFigures) -> Iterator[Metric]:
+    yield CounterMetricFamily("exl3d_prefix_cache_queries", "Prompt tokens looked up in the prefix cache", value=figures.queries)
+    yield CounterMetricFamily("exl3d_prefix_cache_hits", "Prompt tokens found in the prefix cache", value=figures.hits)
+    misses = CounterMetricFamily(
+        "exl3d_prefix_silent_misses", "Requests that went on with an earlier one and found little or nothing", labels=("cause",)
+    )
+    for cause in MissCause:
+        misses.add_metric((cause.value,), figures.count(cause))
+    yield misses

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from daemon.api.budgets import budget_of
 from daemon.api.constraints import constraint_of, wants_constraint
 from daemon.api.images import image_span
 from daemon.api.limits import Length, fit
@@ -15,11 +16,13 @@ from daemon.api.sampling import sampler_of, seed_of, stop_ids_of, stop_strings_o
 from daemon.api.schemas import MAX_STREAMS, ChatBody, CompletionBody, Generation
 from daemon.api.speech import ParserPlan, Speech
 from daemon.chat.messages import ChatInput, MediaPart, parse_chat
-from daemon.chat.parsing import starts_in_reasoning
+from daemon.chat.parsing import Dialect, starts_in_reasoning
 from daemon.chat.prompt import RenderedPrompt
 from daemon.chat.template_values import offered
+from daemon.chat.thought_marks import thought_marks
 from daemon.core.errors import InvalidRequest, Overloaded
 from daemon.core.ports import ModelCard, Tokenizing
+from daemon.core.repetition import RepetitionPolicy
 from daemon.core.requests import Priority, ValidRequest
 from daemon.core.settings import Settings
 from daemon.core.wire import Constraint, ImageSpan, Reasoning, Span, TokenSpan
@@ -105,6 +108,10 @@ class _Chat:
     parsing: ParserPlan
     constraint: Constraint | None
     priority: Priority
+    may_think: bool
+    """Whether the answer may begin with a thought that the template has not opened."""
+    budget: int | None
+    """Most tokens of a thought."""
 
 
 class Preparing:
@@ -125,9 +132,10 @@ class Preparing:
         with self._place():
             chat = await self._off_loop(self._chat_work, body, card)
             spans = await self._spans(chat)
-        reasoning = await self._speech.thought(body.reasoning_budget) if chat.parsing.in_reasoning else None
+        inside = chat.parsing.in_reasoning
+        reasoning = await self._speech.thought(chat.budget, inside=inside) if inside or chat.may_think else None
         constraint = chat.constraint
-        if constraint is not None and reasoning is not None:
+        if constraint is not None and reasoning is not None and inside:
             constraint = Constraint(constraint.kind, constraint.text, reasoning.end_ids)
         prompt = _Prompt(
             spans,
@@ -170,14 +178,23 @@ class Preparing:
         _look(chat, card)
         rendered = self._prompts.render(chat)
         dialect = self._speech.dialect
+        answers = self._settings.answers
         parsing = ParserPlan(
             dialect,
             tuple(offered(chat)),
             in_reasoning=starts_in_reasoning(rendered.text, dialect),
             one_call=body.parallel_tool_calls is False,
+            on_empty=answers.on_empty_answer,
         )
-        priority = chat_priority(chat, streamed=body.stream or False)
-        return _Chat(rendered, tuple(map(image_span, rendered.images)), parsing, constraint_of(body), priority)
+        return _Chat(
+            rendered,
+            tuple(map(image_span, rendered.images)),
+            parsing,
+            constraint_of(body),
+            chat_priority(chat, streamed=body.stream or False),
+            may_think=_may_think(chat, rendered, dialect),
+            budget=budget_of(body, chat, answers, takes_effort=self._speech.takes_effort),
+        )
 
     async def _spans(self, chat: _Chat) -> tuple[Span, ...]:
         if not chat.images:
@@ -222,6 +239,7 @@ class Preparing:
             stop_strings=stop_strings_of(body),
             logprobs=prompt.logprobs,
             reasoning=prompt.reasoning,
+            repetition=self._repetition(body),
             constraint=prompt.constraint,
             priority=prompt.priority if origin.priority is None else origin.priority,
             deadline=None if body.timeout is None else origin.arrived + body.timeout,
@@ -230,6 +248,13 @@ class Preparing:
         )
         others = [replace(first, name=f"{origin.name}.{choice}", seed=seed_of(body, choice)) for choice in range(1, body.n or 1)]
         return Group((first, *others), length, prompt.echo)
+
+    def _repetition(self, body: Generation) -> RepetitionPolicy | None:
+        """What counts as a loop. Nothing does where the model may not end: then repetition is what was asked for."""
+        answers = self._settings.answers
+        if not answers.detect_repetition or body.ignore_eos:
+            return None
+        return RepetitionPolicy(answers.repetition_tokens, answers.repetition_count)
 
     async def _off_loop(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(*arguments))
@@ -282,3 +307,13 @@ def _look(chat: ChatInput, card: ModelCard) -> None:
         for part in message.content:
             if isinstance(part, MediaPart) and not card.vision:
                 raise InvalidRequest(f"`{part.where}`: the model {card.name} reads text only.", part.where)
+
+
+def _may_think(chat: ChatInput, rendered: RenderedPrompt, dialect: Dialect) -> bool:
+    """Whether the model may begin its answer with a thought: nobody has said that it should not, and the prompt does not end
+    with a thought that is over already, which is how templates keep models from thinking.
+    """
+    marks = thought_marks(dialect)
+    if marks is None or chat.thinking is False or chat.continue_final:
+        return False
+    return not rendered.text.rstrip().endswith(marks.end)

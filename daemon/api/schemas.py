@@ -141,8 +141,18 @@ class ChatBody(Generation, frozen=True, kw_only=True):
     enable_thinking: Annotated[bool | None, Meta(description="Short for chat_template_kwargs.enable_thinking")] = None
     reasoning_effort: Annotated[str | None, Meta(description="none turns thinking off; other values reach the template")] = None
     reasoning_budget: Annotated[
-        Annotated[int, Meta(ge=0)] | None, Meta(description="Thinking tokens after which the thought is closed; null: no limit")
+        Annotated[int, Meta(ge=-1)] | None,
+        Meta(
+            description="Thinking tokens after which the thought is closed; -1: no limit; absent: what `reasoning_effort` stands"
+            " for where the model knows no efforts, else as configured"
+        ),
     ] = None
+    thinking_token_budget: Annotated[Annotated[int, Meta(ge=-1)] | None, Meta(description="vLLM's name of reasoning_budget")] = (
+        None
+    )
+    thinking_budget: Annotated[Annotated[int, Meta(ge=-1)] | None, Meta(description="DashScope's name of reasoning_budget")] = (
+        None
+    )
     add_generation_prompt: Annotated[bool | None, Meta(description="Whether the template opens the answer; true if absent")] = (
         None
     )

@@ -21,11 +21,14 @@ from daemon.chat.parsing import (
     detect,
     visible_tokens,
 )
+from daemon.chat.templates import EFFORT_NAMES
+from daemon.chat.thought_marks import thought_marks
 from daemon.chat.tool_schemas import Tool
 from daemon.core.events import Ending
 from daemon.core.model import AddedToken
 from daemon.core.ports import Tokenizing
-from daemon.core.wire import Reasoning
+from daemon.core.settings import AnswerSettings, OnEmptyAnswer
+from daemon.core.wire import OnStop, Reasoning
 
 
 class Parser(Protocol):
@@ -43,24 +46,52 @@ class Parser(Protocol):
 class Speech:
     """The dialect of one model, read from its chat template (`template`: that for chats with tools) and its added tokens."""
 
-    def __init__(self, template: str, added: Sequence[AddedToken], tokenizing: Tokenizing) -> None:
+    def __init__(self, template: str, added: Sequence[AddedToken], tokenizing: Tokenizing, answers: AnswerSettings) -> None:
         self.dialect: Dialect = detect(template, added_tokens=[token.text for token in added])
         visible = frozenset(visible_tokens(self.dialect))
         self.shown_ids = frozenset(token.id for token in added if token.text in visible)
         """Special ids whose text the parser must see."""
+        self.tokens = {token.text: token.id for token in added}
+        """Ids of the added tokens."""
+        self.takes_effort = any(name in template for name in EFFORT_NAMES)
+        """Whether the template passes on how hard to think."""
         self._tokenizing = tokenizing
+        self._answers = answers
         self._thought: Reasoning | None = None
 
-    async def thought(self, budget: int | None) -> Reasoning | None:
-        """What an engine needs when the answer begins inside a thought; None where the model has no tags for thoughts.
-        `budget` is the most tokens that the thought may take.
+    async def thought(self, budget: int | None, *, inside: bool) -> Reasoning | None:
+        """What an engine needs to follow a thought; None where the end of one cannot be told by ids. `inside`: the answer begins
+        inside a thought, else it may begin with one. `budget` is the most tokens that the thought may take.
         """
-        thinking = self.dialect.thinking
-        if self._thought is None and thinking is not None:
-            end = await self._tokenizing.encode_rendered(thinking.close)
-            close = await self._tokenizing.encode_rendered(f"\n{thinking.close}\n\n")
-            self._thought = Reasoning(end_ids=list(end), close_ids=list(close), inside=True)
-        return None if self._thought is None else msgspec.structs.replace(self._thought, budget_left=budget)
+        whole = await self._whole_thought()
+        if whole is None:
+            return None
+        return msgspec.structs.replace(
+            whole,
+            inside=inside,
+            budget_left=budget,
+            begin_ids=[] if inside else whole.begin_ids,
+            budget_close_ids=[] if budget == 0 else whole.budget_close_ids,
+        )
+
+    async def _whole_thought(self) -> Reasoning | None:
+        """Everything encoded, once. Marks that are no tokens of their own merge with their neighbours: no id tells them."""
+        marks = thought_marks(self.dialect)
+        if marks is None or marks.end not in self.tokens:
+            return None
+        if self._thought is None:
+            encode = self._tokenizing.encode_rendered
+            sentence = self._answers.closing_sentence
+            keep_on = self._answers.on_empty_answer is OnEmptyAnswer.CONTINUE
+            self._thought = Reasoning(
+                end_ids=list(await encode(marks.end)),
+                close_ids=list(await encode(marks.close)),
+                inside=True,
+                on_stop=OnStop.CLOSE if keep_on else OnStop.FINISH,
+                begin_ids=list(await encode(marks.begin)),
+                budget_close_ids=list(await encode(f"\n\n{sentence}{marks.close}")) if sentence else [],
+            )
+        return self._thought
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +105,20 @@ class ParserPlan:
     """Whether the answers begin inside a thought."""
     one_call: bool = False
     """`parallel_tool_calls: false`: calls after the first are dropped."""
+    on_empty: OnEmptyAnswer = OnEmptyAnswer.RETURN
+    """What is done where an answer has thoughts and nothing else."""
 
     def parser(self) -> Parser:
         """A parser for one answer."""
         if not self.tools and self.dialect.thinking is None and self.dialect.format is not Format.GPT_OSS:
             return _Verbatim()
         made = build_parser(self.dialect, self.tools, starts_in_reasoning=self.in_reasoning)
-        return _FirstCall(made) if self.one_call else made
+        parser = _FirstCall(made) if self.one_call else made
+        match self.on_empty:
+            case OnEmptyAnswer.CONTINUE | OnEmptyAnswer.CONVERT:
+                return _NeverEmpty(parser)
+            case OnEmptyAnswer.RETURN:
+                return parser
 
 
 class _Verbatim:
@@ -114,3 +152,40 @@ def _is_first(delta: Delta) -> bool:
             return index == 0
         case ContentDelta() | ReasoningDelta():
             return True
+
+
+class _NeverEmpty:
+    """Gives the thought as the answer too, if the model has ended and said nothing else. With `continue` this is the last
+    resort: the model has stopped again behind the thought that was closed for it.
+    """
+
+    def __init__(self, parser: Parser) -> None:
+        self._parser = parser
+        self._thought: list[str] | None = []
+
+    def feed(self, text: str) -> list[Delta]:
+        deltas = self._parser.feed(text)
+        if self._thought is not None:
+            self._see(deltas)
+        return deltas
+
+    def finish(self, ending: Ending) -> Final:
+        final = self._parser.finish(ending)
+        self._see(final.deltas)
+        thought = "".join(self._thought or ()).strip()
+        if ending is Ending.LENGTH or not thought:
+            return final
+        return Final((*final.deltas, ContentDelta(thought)), final.finish_reason, inside_reasoning=False)
+
+    def _see(self, deltas: Sequence[Delta]) -> None:
+        """Keep thoughts until anything else is said."""
+        for delta in deltas:
+            match delta:
+                case ReasoningDelta(text):
+                    if self._thought is not None:
+                        self._thought.append(text)
+                case ContentDelta(text):
+                    if text.strip():
+                        self._thought = None
+                case CallStart() | CallArguments() | CallEnd():
+                    self._thought = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from daemon.api.meters import Meters
 from daemon.chat.parsing import Delta, ReasoningDelta
-from daemon.core.events import Broken, Ended, Opened, Paused, Piece, StreamEvent, Usage
+from daemon.core.events import REPETITION, Broken, Ended, Opened, Paused, Piece, StreamEvent, Usage
 
 
 @dataclass(slots=True)
@@ -39,10 +39,17 @@ class Watch:
                 self.meters.prompt_lengths.observe(self.prompt)
             case Paused():
                 self.meters.paused += 1
-            case Ended() | Broken():
-                self.usage = event.usage
-                self.meters.answer_lengths.observe(event.usage.completion)
-                self.meters.whole.observe(time.monotonic() - self.arrived)
+            case Ended():
+                self.meters.closed_thoughts.update(event.closings)
+                self.meters.repetitions += event.detail == REPETITION
+                self._end(event.usage)
+            case Broken():
+                self._end(event.usage)
+
+    def _end(self, usage: Usage) -> None:
+        self.usage = usage
+        self.meters.answer_lengths.observe(usage.completion)
+        self.meters.whole.observe(time.monotonic() - self.arrived)
 
     def count_reasoning(self, deltas: Sequence[Delta], tokens: int) -> None:
         """Count the tokens of a piece as thinking where the piece was. A host that knows counts better; see `so_far`."""

@@ -52,6 +52,21 @@ class Paused:
     why: str
 
 
+class ThoughtClosing(Enum):
+    """Why a thought was closed that the model did not close itself."""
+
+    STOP = "stop"
+    """The model stopped inside it."""
+    BUDGET = "budget"
+    """Its budget was spent."""
+    REPETITION = "repetition"
+    """It ran in circles."""
+
+
+REPETITION = "repetition"
+"""`Ended.detail` of an answer that ran in circles and was ended for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """The answer is complete. `stop` is the stop string or stop id that ended it; `detail` an extension such as `repetition`."""
@@ -60,6 +75,8 @@ class Ended:
     usage: Usage
     stop: str | int | None = None
     detail: str | None = None
+    closings: tuple[ThoughtClosing, ...] = ()
+    """Thoughts that were closed on the way, as far as the engine told."""
 
 
 @dataclass(frozen=True, slots=True)

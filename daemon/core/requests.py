@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from daemon.core.repetition import RepetitionPolicy
 from daemon.core.wire import Constraint, Reasoning, Sampler, Span, TokenSpan
 
 
@@ -32,6 +33,8 @@ class ValidRequest:
     stops_act_in_reasoning: bool = False
     logprobs: int | None = None
     reasoning: Reasoning | None = None
+    repetition: RepetitionPolicy | None = None
+    """What counts as a loop, at which the answer is ended; None: nothing does."""
     constraint: Constraint | None = None
     priority: Priority = Priority.LIVE
     deadline: float | None = None

@@ -33,6 +33,17 @@ class BackendKind(Enum):
     """The real scheduler over a model that returns scripted logits at no cost: for benches and fault tests."""
 
 
+class OnEmptyAnswer(Enum):
+    """What happens when a model stops inside its thought, so that nobody would see an answer."""
+
+    CONTINUE = "continue"
+    """The engine closes the thought in place of the stop, once, and the model answers."""
+    CONVERT = "convert"
+    """The thought is given as the answer."""
+    RETURN = "return"
+    """The answer is empty."""
+
+
 class LogFormat(Enum):
     """How log lines look."""
 
@@ -96,6 +107,34 @@ class ServerSettings(_Section, frozen=True):
     cors_origins: Annotated[list[str], Meta(description="Web origins allowed to call the API from a browser; empty: none")] = []
 
 
+class AnswerSettings(_Section, frozen=True):
+    """Thoughts that end without an answer, and answers that never end."""
+
+    on_empty_answer: Annotated[
+        OnEmptyAnswer,
+        Meta(
+            description="A model that stops inside its thought: continue closes the thought and lets it answer, convert gives"
+            " the thought as the answer, return gives an empty one"
+        ),
+    ] = OnEmptyAnswer.CONTINUE
+    reasoning_budget: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="Thinking tokens after which a thought is closed, where a request says nothing; null: no limit"),
+    ] = None
+    closing_sentence: Annotated[
+        str, Meta(description="What the model finds at the end of a thought that was closed at its budget", max_length=1000)
+    ] = "I have thought about this for long enough, so I will answer now with what I have found out."
+    detect_repetition: Annotated[
+        bool, Meta(description="End answers in which the same tokens follow each other again and again")
+    ] = True
+    repetition_tokens: Annotated[
+        int, Meta(description="Tokens that must repeat before an answer counts as a loop", ge=64, le=8192)
+    ] = 512
+    repetition_count: Annotated[
+        int, Meta(description="Times a passage must stand in a row before an answer counts as a loop", ge=3, le=64)
+    ] = 6
+
+
 class SupervisorSettings(_Section, frozen=True):
     """What happens when an engine dies or hangs."""
 
@@ -147,5 +186,6 @@ class Settings(_Section, frozen=True):
     keys: Annotated[list[KeySettings], Meta(description="API keys; with none, anybody on this machine may ask")] = []
     engine: EngineSettings = EngineSettings()
     server: ServerSettings = ServerSettings()
+    answers: AnswerSettings = AnswerSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
     log: LogSettings = LogSettings()

@@ -116,6 +116,16 @@ class Reasoning(_Value, frozen=True):
     budget_left: int | None = None
     """Thinking tokens left until the engine closes the thought; None is no budget."""
     on_stop: OnStop = OnStop.CLOSE
+    begin_ids: list[int] = []
+    """The ids with which the model itself may begin a thought, within the first `OPENING` tokens of its answer; empty: a
+    thought that is not open is never begun."""
+    budget_close_ids: list[int] = []
+    """What closes a thought at its budget, if that is something else than `close_ids`: usually a sentence in front of them."""
+
+
+OPENING = 8
+"""Tokens within which an answer may begin with a thought: its mark, and the white space some models put before it. Later such
+a mark is part of what the model says about marks."""
 
 
 class ConstraintKind(Enum):
@@ -303,6 +313,8 @@ class Finished(_Message, frozen=True):
     rejected: int = 0
     closed_thoughts: int = 0
     """How often the engine closed a thought: at a stop inside it or at its budget."""
+    spent_budgets: int = 0
+    """How many of them at the budget."""
 
 
 class FailureClass(Enum):

@@ -15,7 +15,7 @@ from enum import Enum
 
 from daemon.core import admission
 from daemon.core.errors import GenerationFailed, NotReady, Overloaded, RequestError, RequestTimeout, ShuttingDown
-from daemon.core.events import Broken, Ended, Ending, Opened, Paused, Usage
+from daemon.core.events import REPETITION, Broken, Ended, Ending, Opened, Paused, ThoughtClosing, Usage
 from daemon.core.ports import ModelCard
 from daemon.core.requests import ValidRequest
 from daemon.core.settings import ServerSettings
@@ -40,6 +40,7 @@ from daemon.host.entry import Entry
 from daemon.host.link import CommandSink
 from daemon.host.logs import RequestSummary
 from daemon.host.outbox import Outbox
+from daemon.host.prefixes import Prefixes
 from daemon.host.transcript import Transcript
 
 _log = logging.getLogger("exl3d.streams")
@@ -102,6 +103,8 @@ class StreamRegistry:
         self.last_token: float | None = None
         """When a token last came."""
         self.totals = Totals()
+        self.prefixes = Prefixes()
+        """Whether the prefix cache does what it should."""
 
     # --- ports.Serving ---
 
@@ -132,6 +135,8 @@ class StreamRegistry:
             wait = max(0.0, request.deadline - now)
             entry.deadline = asyncio.get_running_loop().call_later(wait, self._pass_deadline, entry)
         self.totals = replace(self.totals, requests=self.totals.requests + 1)
+        if not entry.ended:
+            entry.trace = self.prefixes.follow(request)
         return entry
 
     def _refusal(self) -> RequestError | None:
@@ -188,6 +193,7 @@ class StreamRegistry:
         room = limits.page * limits.pages
         self._card = replace(known, context=min(known.context, room) if room else known.context, vision=limits.vision)
         self.pool = Pool(limits.pages, 0, limits.slots, 0, 0)
+        self.prefixes.engine_up(limits)
         if self._door is not _Door.CLOSED:
             self._door = _Door.OPEN
         self._admit(admission.EngineUp(max(1, min(limits.slots or limits.max_batch, limits.max_batch))))
@@ -288,8 +294,22 @@ class StreamRegistry:
         outbox.add_tokens(text.text, ids, event.logprobs)
         if text.stop is not None:
             self._end(entry, Ended(Ending.STOP, entry.usage(), text.stop))
+        elif transcript.looping:
+            self._break_circle(entry)
         elif outbox.unread > self._settings.stall_buffer:
             self._break(entry, RequestTimeout("The client did not read its answer (server.stall_buffer)."), outcome="stalled")
+
+    def _break_circle(self, entry: Entry) -> None:
+        """What is said runs in circles: a thought is closed, once, by submitting the request again without a budget; an answer
+        is ended.
+        """
+        if entry.transcript.give_up_thought():
+            if self._sink is not None:
+                self._sink.send(Cancel(entry.link_id))
+            self._submit(entry)
+            return
+        closings = (ThoughtClosing.REPETITION,) if entry.transcript.gave_up else ()
+        self._end(entry, Ended(Ending.STOP, entry.usage(), detail=REPETITION, closings=closings))
 
     def _started(self, entry: Entry, event: Started, now: float) -> None:
         entry.paused = None
@@ -297,17 +317,19 @@ class StreamRegistry:
             return
         entry.opened = now
         entry.cached = event.cached
+        self.prefixes.judge(entry.request, entry.trace, event)
         self.totals = replace(self.totals, cached_tokens=self.totals.cached_tokens + event.cached)
         entry.outbox.add(Opened(event.cached, now - entry.accepted))
 
     def _finished(self, entry: Entry, event: Finished) -> None:
         match event.reason:
             case FinishReason.STOP:
-                self._end(entry, self._stopped(entry), told=True)
+                ended = self._stopped(entry)
             case FinishReason.LENGTH:
-                self._end(entry, Ended(Ending.LENGTH, entry.usage()), told=True)
+                ended = Ended(Ending.LENGTH, entry.usage())
             case FinishReason.CONSTRAINT:
-                self._end(entry, Ended(Ending.STOP, entry.usage()), told=True)
+                ended = Ended(Ending.STOP, entry.usage())
+        self._end(entry, replace(ended, closings=_closings(entry, event)), told=True)
 
     @staticmethod
     def _stopped(entry: Entry) -> Ended:
@@ -368,6 +390,8 @@ class StreamRegistry:
         entry.outbox.add(event)
         entry.outbox.close()
         self._count(entry, event.usage, outcome or "")
+        if entry.first is not None:
+            self.prefixes.remember(entry.request, entry.trace, entry.transcript.delivered)
         self._admit(admission.Left(entry.link_id))
         if not self._entries:
             for callback in self._idle_callbacks:
@@ -415,3 +439,10 @@ class StreamRegistry:
         """Seconds until the queue has probably moved on: the mean time of a request, shared by the slots."""
         slots = max(1, self._admission.slots)
         return min(60.0, max(1.0, self._mean_total * self._admission.queued / slots))
+
+
+def _closings(entry: Entry, event: Finished) -> tuple[ThoughtClosing, ...]:
+    """Why the engine closed thoughts; at a budget, perhaps because this file had taken it away."""
+    at_budget = ThoughtClosing.REPETITION if entry.transcript.gave_up else ThoughtClosing.BUDGET
+    at_stop = event.closed_thoughts - event.spent_budgets
+    return (ThoughtClosing.STOP,) * at_stop + (at_budget,) * event.spent_budgets

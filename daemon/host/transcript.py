@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
+from daemon.core.repetition import RepetitionDetector
 from daemon.core.requests import ValidRequest
-from daemon.core.wire import Reasoning, Submit, TokenSpan
+from daemon.core.wire import OPENING, OnStop, Reasoning, Submit, TokenSpan
 from daemon.host.detokenizer import Vocabulary
 from daemon.host.stop_strings import StopMatcher
 
@@ -20,7 +23,18 @@ class Text:
 class Transcript:
     """The delivered ids of `request` and the text they make. `special` are the model's special ids."""
 
-    __slots__ = ("_detokenizer", "_end_ids", "_matcher", "_reasoning", "_request", "delivered", "inside", "reasoning_tokens")
+    __slots__ = (
+        "_detector",
+        "_detokenizer",
+        "_matcher",
+        "_opening",
+        "_reasoning",
+        "_request",
+        "delivered",
+        "inside",
+        "looping",
+        "reasoning_tokens",
+    )
 
     def __init__(self, request: ValidRequest, vocabulary: Vocabulary, special: frozenset[int]) -> None:
         self._request = request
@@ -30,17 +44,23 @@ class Transcript:
         self._detokenizer = vocabulary.detokenizer(hidden - request.shown_ids)
         self._matcher = StopMatcher(request.stop_strings) if request.stop_strings else None
         self._reasoning = request.reasoning
-        self._end_ids = [] if request.reasoning is None else request.reasoning.end_ids
+        self._detector = None if request.repetition is None else RepetitionDetector(request.repetition)
         self.inside = request.reasoning is not None and request.reasoning.inside
         """Whether the next token is inside a thought."""
+        self._opening = OPENING if request.reasoning is not None and request.reasoning.begin_ids and not self.inside else 0
+        """Tokens within which a thought may still begin."""
+        self.looping = False
+        """Whether what was said last runs in circles."""
         self.delivered: list[int] = []
         self.reasoning_tokens = 0
 
     def take(self, ids: Sequence[int]) -> Text:
         """Add ids. After a stop string nothing more may be added."""
         self.delivered.extend(ids)
+        if self._detector is not None and self._detector.push(ids):
+            self.looping = True
         push = self._detokenizer.push
-        if self.inside:
+        if self.inside or self._opening:
             return self._take_thought(ids)
         text = push(ids[0]) if len(ids) == 1 else "".join([push(token) for token in ids])
         if self._matcher is None:
@@ -48,26 +68,61 @@ class Transcript:
         return Text(*self._matcher.feed(text))
 
     def _take_thought(self, ids: Sequence[int]) -> Text:
-        """As `take`, token by token: stop strings begin to act after the token that ends the thought."""
+        """As `take`, token by token: stop strings do not act from the mark that begins a thought to the one that ends it."""
         acts = self._request.stops_act_in_reasoning
         start = len(self.delivered) - len(ids)
         pieces: list[str] = []
         for index, token in enumerate(ids):
             text = self._detokenizer.push(token)
-            matched = self._matcher is not None and (acts or not self.inside)
-            if self.inside:
-                self.reasoning_tokens += 1
-                self.inside = not self._ends_thought(start + index + 1)
-            if self._matcher is not None and matched:
+            was_inside = self.inside
+            self._follow(start + index + 1)
+            if self._matcher is not None and (acts or not (was_inside or self.inside)):
                 text, stop = self._matcher.feed(text)
                 if stop is not None:
                     return Text("".join(pieces) + text, stop)
+            elif self._matcher is not None and not was_inside:
+                text = self._matcher.flush() + text
             pieces.append(text)
         return Text("".join(pieces))
 
+    def _follow(self, length: int) -> None:
+        """Whether the token after the first `length` ids is inside a thought."""
+        if self.inside:
+            self.reasoning_tokens += 1
+            self.inside = not self._ends_thought(length)
+        elif self._opening:
+            self._opening -= 1
+            if self._begins_thought(length):
+                self._opening = 0
+                self.inside = True
+
     def _ends_thought(self, length: int) -> bool:
-        end = self._end_ids
-        return bool(end) and self.delivered[max(0, length - len(end)) : length] == end
+        return self._reasoning is not None and self._stands(self._reasoning.end_ids, length)
+
+    def _begins_thought(self, length: int) -> bool:
+        return self._reasoning is not None and self._stands(self._reasoning.begin_ids, length)
+
+    def _stands(self, mark: list[int], length: int) -> bool:
+        """Whether the first `length` ids end with a mark."""
+        return bool(mark) and self.delivered[max(0, length - len(mark)) : length] == mark
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether a thought was closed because it ran in circles."""
+        return self._reasoning is not self._request.reasoning
+
+    def give_up_thought(self) -> bool:
+        """The thought runs in circles: let the engine close it when the request is submitted next. False where that was done
+        before, or is not wanted.
+        """
+        reasoning = self._reasoning
+        if reasoning is None or not self.inside or reasoning.on_stop is not OnStop.CLOSE or not reasoning.close_ids:
+            return False
+        self._reasoning = msgspec.structs.replace(reasoning, budget_left=0, on_stop=OnStop.FINISH)
+        self.looping = False
+        if self._detector is not None:
+            self._detector.reset()
+        return True
 
     def finish(self) -> str:
         """The text still held back, when the answer is complete."""
@@ -105,4 +160,5 @@ class Transcript:
         if start is None:
             return None
         left = None if start.budget_left is None else max(0, start.budget_left - self.reasoning_tokens)
-        return Reasoning(start.end_ids, start.close_ids, self.inside, left, start.on_stop)
+        begin = start.begin_ids if self._opening else []
+        return msgspec.structs.replace(start, inside=self.inside, budget_left=left, begin_ids=begin)

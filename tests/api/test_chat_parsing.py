@@ -91,12 +91,21 @@ async def test_thought_that_the_prompt_opened_is_told_to_the_engine(connect: Con
     assert serving.requests[0].shown_ids == {60_001, 60_002, 60_003}
 
 
-async def test_answer_that_begins_outside_a_thought_tells_the_engine_nothing(connect: Connect) -> None:
+async def test_answer_that_may_begin_with_a_thought_tells_the_engine_how(connect: Connect) -> None:
     client, serving = await model(connect, "y")
     await message_of(client, response_format={"type": "json_object"})
-    assert serving.requests[0].reasoning is None
+    reasoning = serving.requests[0].reasoning
+    assert reasoning is not None
+    assert not reasoning.inside
+    assert reasoning.begin_ids == [FIRST_CHARACTER + ord(character) for character in "<think>"]
     assert serving.requests[0].constraint is not None
     assert serving.requests[0].constraint.begins == []
+
+
+async def test_answer_without_thoughts_tells_the_engine_nothing(connect: Connect) -> None:
+    client, serving = await model(connect, "y")
+    await message_of(client, enable_thinking=False)
+    assert serving.requests[0].reasoning is None
 
 
 async def test_tool_call_is_the_same_streamed_and_whole(connect: Connect) -> None:
