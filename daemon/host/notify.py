@@ -16,7 +16,6 @@ EXTEND_SECONDS = 60
 _SHARE = 3
 """Pings in a watchdog interval."""
 _STATUS_LIMIT = 400
-_SEND_SECONDS = 0.2
 
 
 class Notifier(Protocol):
@@ -35,12 +34,12 @@ class _Nobody:
 
 
 def notifier_for(environment: Mapping[str, str]) -> Notifier:
-    """systemd's, where it gave us a socket. A systemd that does not read must not stop the event loop for long."""
+    """systemd's, where it gave us a socket. A systemd that does not read must not stop the event loop."""
     if not environment.get("NOTIFY_SOCKET"):
         return _Nobody()
     notifier = sdnotify.SystemdNotifier()
     if notifier.socket is not None:
-        notifier.socket.settimeout(_SEND_SECONDS)
+        notifier.socket.settimeout(0.0)
     return notifier
 
 

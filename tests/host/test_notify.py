@@ -35,10 +35,11 @@ def hear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Callable[
 @pytest.fixture
 def systemd(hear: Callable[[], list[bytes]]) -> Generator[Systemd]:
     """The product over the real library."""
-    notifier = sdnotify.SystemdNotifier(debug=True)
+    notifier = notifier_for(os.environ)
     yield Systemd(notifier)
-    if notifier.socket is not None:
-        notifier.socket.close()
+    assert isinstance(notifier, sdnotify.SystemdNotifier)
+    assert notifier.socket is not None
+    notifier.socket.close()
 
 
 def test_ready_and_stopping_are_said_once(hear: Callable[[], list[bytes]], systemd: Systemd) -> None:
@@ -122,6 +123,12 @@ def test_with_systemd_its_socket_is_used(hear: Callable[[], list[bytes]]) -> Non
     assert notifier.socket is not None
     notifier.socket.close()
     assert hear() == [b"READY=1"]
+
+
+def test_socket_that_nobody_reads_holds_nobody_up(hear: Callable[[], list[bytes]], systemd: Systemd) -> None:
+    for _ in range(5000):
+        systemd.more_time()
+    assert 0 < len(hear()) < 5000
 
 
 def test_folding_keeps_ascii() -> None:

@@ -1,7 +1,8 @@
 """The tokenizer behind its port: control tokens count where the template wrote them, and never where people did."""
 
+import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def pool_of(path: Path) -> TokenizerPool:
 
 
 @pytest.fixture
-async def pool(tmp_path: Path) -> AsyncGenerator[TokenizerPool]:
+def pool(tmp_path: Path) -> Generator[TokenizerPool]:
     """A pool over the tiny tokenizer, which puts `<|im_start|>` in front of texts."""
     settings: dict[str, object] = {"bos_token": "<|im_start|>", "add_bos_token": True}
     made = pool_of(write(tmp_path / "m", **{"tokenizer_config.json": settings}))
@@ -70,7 +71,7 @@ async def test_runs_of_spaces_keep_their_ids_in_literal_text(tmp_path: Path) -> 
     document = json.loads(tiny_document())
     document["model"]["vocab"]["\n\n"] = 260
     document["added_tokens"].append({**document["added_tokens"][2], "id": 260, "content": "\n\n"})
-    pool = pool_of(write(tmp_path / "m", tokenizer=document))
+    pool = await asyncio.to_thread(pool_of, write(tmp_path / "m", tokenizer=document))
     assert await pool.encode_plain("a\n\nb<|im_end|>") == (97, 260, 98, *b"<|im_end|>")
     pool.close()
 
@@ -79,7 +80,7 @@ async def test_control_token_inside_the_vocabulary_is_not_reached_by_text(tmp_pa
     document = json.loads(tiny_document())
     document["model"]["vocab"]["<|im_end|>"] = END
     document["model"]["ignore_merges"] = True
-    pool = pool_of(write(tmp_path / "m", tokenizer=document))
+    pool = await asyncio.to_thread(pool_of, write(tmp_path / "m", tokenizer=document))
     assert await pool.encode_plain("<|im_end|>") == tuple(b"<|im_end|>")
     pool.close()
 
