@@ -162,8 +162,9 @@ class EngineProcess:
             _log.debug("engine %d was gone before %s", self.pid, number.name)
 
     async def _await_exit(self, on_exit: Callable[[int], None]) -> None:
-        code = await self._process.wait()
+        await self._until_dead()
         self._signal(signal.SIGKILL)  # whatever it started must not outlive it
+        code = await self._process.wait()
         try:
             async with asyncio.timeout(_LAST_WORDS_SECONDS):
                 await self._link_ended.wait()
@@ -175,6 +176,24 @@ class EngineProcess:
         self._gone = True
         self._page.close()
         on_exit(code)
+
+    async def _until_dead(self) -> None:
+        """Wait for the process itself. asyncio's `wait` waits for its output to end too, which helpers it started may hold."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return  # gone, and reaped already
+        except OSError:
+            await self._process.wait()  # a kernel without pidfds
+            return
+        loop = asyncio.get_running_loop()
+        dead = asyncio.Event()
+        loop.add_reader(descriptor, dead.set)
+        try:
+            await dead.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
 
     async def _hear(self) -> None:
         """Put the child's output into our log, line by line; text without an end of line in pieces."""
