@@ -1,6 +1,7 @@
 """Composition root of the engine process: `python -m daemon.engine --link FD --progress FD`."""
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -27,6 +28,7 @@ def main() -> None:
     arguments.add_argument("--link", type=int, required=True, help="descriptor of an AF_UNIX stream socket")
     arguments.add_argument("--progress", type=int, required=True, help="descriptor of the progress page's memfd")
     given = arguments.parse_args()
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     end_with_parent()
     code = EngineProcess(given.link, given.progress, load).run()
     sys.stdout.flush()

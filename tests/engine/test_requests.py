@@ -237,3 +237,25 @@ def test_statistics_count_what_was_done(bench: Workbench) -> None:
     assert told.generated_tokens == 20
     assert told.cached_tokens >= 512
     assert told.resident_bytes > 1 << 20
+
+
+@pytest.mark.parametrize("architecture", [Architecture.QWEN3, Architecture.QWEN3_5])
+def test_a_pool_that_was_claimed_many_times_over_still_gives_the_same_text(
+    model_path: ModelPath, architecture: Architecture
+) -> None:
+    """Eviction and the library's defragmentation, which moves pages while nothing runs, change no answer."""
+    small = Workbench(
+        model_path(architecture),
+        EngineSettings(backend=BackendKind.CPU, cache_tokens=1024, max_batch=2, chunk_tokens=512, reserve_tokens=512, threads=1),
+    )
+    prompt = text(300)
+    first = small.run(ask(1, prompt, 8))[1]
+    moved = small.generator.pagetable.last_defrag_serial
+    for number in range(2, 16):
+        small.run(ask(number, text(700, seed=number), 2))
+    assert small.generator.pagetable.last_defrag_serial > moved
+    small.generator.pagetable.validate_pagetable([])
+    small.run(ask(99, [*prompt, *text(20, seed=99)], 2))
+    again = small.run(ask(100, prompt, 8))[100]
+    small.assert_same(prompt, again, first)
+    assert small.backend.statistics(1).evicted_pages > 0

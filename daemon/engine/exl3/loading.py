@@ -134,7 +134,7 @@ def _load_parts(configure: Configure, device: Device, tokens: int, progress: Loa
             )
         else:
             _tell_modules(model, loading)
-            model.load(device="cpu", max_chunk_size=settings.chunk_tokens)
+            model.load(device=device.torch_device, max_chunk_size=settings.chunk_tokens)
         _warm_up(model, cache, settings, device, warming)
     return Parts(
         model=model,

@@ -27,6 +27,11 @@ class Device:
     kind: DeviceKind
     threads: int
 
+    @property
+    def torch_device(self) -> torch.device:
+        """Where a model that is not split over GPUs lies."""
+        return torch.device("cuda:0" if self.kind is DeviceKind.CUDA else "cpu")
+
 
 def prepare(settings: EngineSettings) -> Device:
     """Choose the device, set torch's threads and put the CPU operations in place where they are needed.

@@ -29,6 +29,7 @@ class Sequence:
 
 class PageTable:
     max_pages: int
+    last_defrag_serial: int
     referenced_pages: dict[bytes, CachePage]
     unreferenced_pages: dict[bytes, CachePage]
     all_pages: list[CachePage]
