@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from daemon.core.ports import EngineStatus, Status
+from daemon.core.prefix_watch import MissCause, PrefixFigures
 
 _WIDTH = 76
 _BAR = 30
@@ -44,6 +45,19 @@ def _daemon(facts: Status) -> Iterator[tuple[str, RenderableType]]:
     yield "requests", _requests(facts)
     share = f" ({facts.cached_tokens / facts.prompt_tokens:.0%} from cache)" if facts.prompt_tokens else ""
     yield "tokens", f"{facts.prompt_tokens:,} in{share}, {facts.generated_tokens:,} out"
+    yield from _prefix(facts.prefix)
+
+
+def _prefix(figures: PrefixFigures) -> Iterator[tuple[str, RenderableType]]:
+    """Silent misses of the prefix cache by cause, where there were any."""
+    counts = [(cause, figures.count(cause)) for cause in MissCause]
+    if not any(count for _, count in counts):
+        return
+    alarming = any(count for cause, count in counts if cause is not MissCause.TOO_SHORT)
+    words = ", ".join(f"{count:,} {cause.value.replace('_', ' ')}" for cause, count in counts if count)
+    yield "cache misses", Text(words, style="yellow" if alarming else "")
+    if figures.last:
+        yield "", Text(f"last: {figures.last}")
 
 
 def _requests(facts: Status) -> Text:

@@ -1,11 +1,12 @@
 """What `api` asks of `host`, as protocols. Both rooms import this file and never each other; `daemon/__main__.py` joins them."""
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from daemon.core.events import StreamEvent
 from daemon.core.model import GenerationDefaults
+from daemon.core.prefix_watch import PrefixFigures
 from daemon.core.requests import ValidRequest
 from daemon.core.wire import Pool
 
@@ -111,6 +112,7 @@ class Status:
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int
+    prefix: PrefixFigures = field(default_factory=PrefixFigures)
 
 
 @dataclass(frozen=True, slots=True)

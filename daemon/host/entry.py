@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from daemon.core.events import StreamEvent, Usage
+from daemon.core.prefix_watch import Trace
 from daemon.core.requests import ValidRequest
 from daemon.host.outbox import Outbox
 from daemon.host.transcript import Transcript
@@ -37,6 +38,7 @@ class Entry:
         "paused",
         "request",
         "start",
+        "trace",
         "transcript",
     )
 
@@ -61,6 +63,8 @@ class Entry:
         self.paused: float | None = None
         """Since when it waits for another engine."""
         self.deadline: asyncio.TimerHandle | None = None
+        self.trace: Trace | None = None
+        """Its sequence, hashed; None where that is not followed."""
 
     def events(self) -> AsyncIterator[StreamEvent]:
         """The events in order; see ports.Stream."""

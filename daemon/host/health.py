@@ -130,6 +130,7 @@ class Watch:
             prompt_tokens=totals.prompt_tokens,
             cached_tokens=totals.cached_tokens,
             generated_tokens=totals.generated_tokens,
+            prefix=streams.prefixes.figures,
         )
 
     def _engine(self, view: View) -> EngineStatus:
