@@ -64,13 +64,11 @@ def total(prompts: Sequence[Usage], answers: Sequence[Usage]) -> Usage:
 
 
 def timings(watches: Sequence[Watch]) -> Timings:
-    """The timings of a request. The prompt's time is that to the first token, waiting included: engines report that a prompt
-    has begun together with their first step's work on it.
-    """
+    """The timings of a request. The prompt's time runs from when the engine began with it to the first token."""
     first = watches[0]
     fresh = max(first.prompt - first.cached, 0)
     tokens = sum(watch.received for watch in watches)
-    prefill = max(first.first - first.arrived, 0.0)
+    prefill = max(first.first - first.began, 0.0)
     decode = max(max(watch.last for watch in watches) - first.first, 0.0)
     return Timings(
         cache_n=first.cached,

@@ -21,6 +21,8 @@ class Watch:
     """Tokens so far."""
     reasoning: int = 0
     """Tokens of pieces that were thinking, counted by the voices: the parser alone knows."""
+    began: float = 0.0
+    """When the engine began with the prompt."""
     first: float = 0.0
     last: float = 0.0
     usage: Usage | None = field(default=None)
@@ -33,6 +35,7 @@ class Watch:
                     self._tokens(len(event.ids))
             case Opened():
                 self.cached = event.cached
+                self.began = self.arrived if event.at is None else event.at
                 self.meters.queue.observe(event.queued)
                 self.meters.prompt_tokens += self.prompt
                 self.meters.cached_tokens += event.cached

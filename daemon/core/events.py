@@ -32,6 +32,8 @@ class Opened:
     cached: int
     queued: float
     """Seconds between acceptance and this."""
+    at: float | None = None
+    """CLOCK_MONOTONIC seconds at which the pages were held; the event itself comes later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,6 +247,8 @@ class Started(_Message, frozen=True):
     new_pages: int
     kv_only: int = 0
     """Tokens whose KV was found but could not be used for want of a recurrent checkpoint (hybrids)."""
+    t: float | None = None
+    """When it got its pages: the report comes only with the first step's work on the prompt."""
 
 
 class Prefilling(_Message, frozen=True):

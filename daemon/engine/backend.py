@@ -96,6 +96,10 @@ class Backend(Protocol):
         """Whether `step` has anything to do or to report."""
         ...
 
+    def pool(self) -> Pool:
+        """The room now, after whatever commands have changed."""
+        ...
+
     def in_flight(self) -> tuple[int, ...]:
         """The requests the next step computes for, newest last."""
         ...

@@ -62,11 +62,15 @@ class EngineLoop:
                 self._obey(command)
             if self._backend.busy():
                 self._step()
-            elif self._answers or self._refused:
-                self._report(StepResult(self._resting_phase(), self._pool))
+            else:
+                self._rest()
 
-    def _resting_phase(self) -> Phase:
-        return Phase.DRAINING if self._draining else Phase.IDLE
+    def _rest(self) -> None:
+        """Report what commands have changed, since no step will: answers, refusals, the room that a cancelled request left."""
+        pool = self._backend.pool()
+        if self._answers or self._refused or pool != self._pool:
+            self._pool = pool
+            self._report(StepResult(Phase.IDLE, pool))
 
     def _step(self) -> None:
         self._steps += 1

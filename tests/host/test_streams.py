@@ -57,7 +57,7 @@ async def test_stream_tells_its_life_in_order() -> None:
     desk.say(submit, "BC", done=1)
     desk.finish(submit)
     events = await drain(entry)
-    assert events[0] == Opened(4, 2.0)
+    assert events[0] == Opened(4, 2.0, at=102.0)
     assert text_of(events) == "ABC"
     assert [token for event in events if isinstance(event, Piece) for token in event.ids] == [65, 66, 67]
     [end] = ends(events)

@@ -208,7 +208,7 @@ class Exl3Backend:
         answers = self._answers()
         return StepResult(
             phase=self._phase(),
-            pool=self._pool(),
+            pool=self.pool(),
             durations=Durations(
                 prefill=desk.prefill_seconds,
                 decode=decode if desk.decoded else 0.0,
@@ -318,7 +318,8 @@ class Exl3Backend:
             return Phase.DECODE
         return Phase.PREFILL if self.desk.prefilled or self._jobs else Phase.IDLE
 
-    def _pool(self) -> Pool:
+    def pool(self) -> Pool:
+        """The room now."""
         generator = self.generator
         return Pool(
             pages=generator.pagetable.max_pages,

@@ -4,6 +4,7 @@ A ticket outlives the library's jobs: after a contained fault the same ticket co
 what was generated so far.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -123,6 +124,8 @@ class Desk:
     peaks: torch.Tensor | None = None
     """Largest logit of each row of this step."""
     finite: list[bool] | None = None
+    began: float = 0.0
+    """When the step began, by CLOCK_MONOTONIC: requests that enter it get their pages at once."""
     decoded: int = 0
     prefilled: int = 0
     prefill_seconds: float = 0.0
@@ -132,6 +135,7 @@ class Desk:
 
     def begin_step(self) -> None:
         """Forget the last step's measures; events stay until they are taken."""
+        self.began = time.monotonic()
         self.decoded = 0
         self.prefilled = 0
         self.prefill_seconds = 0.0
@@ -161,7 +165,7 @@ class Desk:
         ticket.waiting = False
         self.counts.prompt_tokens += len(ticket.ids)
         self.counts.cached_tokens += cached
-        self.events.append(Started(ticket.id, ticket.attempt, cached, new_pages, ticket.kv_only * page))
+        self.events.append(Started(ticket.id, ticket.attempt, cached, new_pages, ticket.kv_only * page, self.began))
 
     def prefilling(self, ticket: Ticket, done: int, total: int) -> None:
         """`done` of the prompt's `total` tokens are in the cache."""
