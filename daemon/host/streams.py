@@ -315,11 +315,11 @@ class StreamRegistry:
         entry.paused = None
         if entry.opened is not None:
             return
-        entry.opened = now
+        entry.opened = now if event.t is None else max(entry.accepted, min(now, event.t))
         entry.cached = event.cached
         self.prefixes.judge(entry.request, entry.trace, event)
         self.totals = replace(self.totals, cached_tokens=self.totals.cached_tokens + event.cached)
-        entry.outbox.add(Opened(event.cached, now - entry.accepted))
+        entry.outbox.add(Opened(event.cached, entry.opened - entry.accepted, entry.opened))
 
     def _finished(self, entry: Entry, event: Finished) -> None:
         match event.reason:
