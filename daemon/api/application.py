@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from daemon.api import chat_completions, completions, messages, models, observing, responses, tokens
+from daemon.api import chat_completions, completions, messages, models, observing, openapi, responses, tokens
 from daemon.api.auth import Authenticator
 from daemon.api.context import API, Api
 from daemon.api.door import Door
@@ -60,7 +60,8 @@ def build(
         version=version,
     )
     app[observing.REGISTRY] = registry(meters, watching)
-    for family in (chat_completions, completions, responses, messages, tokens, models, observing):
+    app[openapi.DOCUMENT] = openapi.document(version, keys=bool(settings.keys))
+    for family in (chat_completions, completions, responses, messages, tokens, models, observing, openapi):
         family.add_routes(app.router)
 
     async def pools(_: web.Application) -> AsyncIterator[None]:

@@ -123,8 +123,8 @@ def _refuse(body: CountTokensBody) -> None:
 
 
 def _system(body: CountTokensBody) -> Iterator[Part]:
-    blocks = [TextBlock(text=body.system)] if isinstance(body.system, str) else body.system or []
-    return (_text(block.text) for block in blocks if block.text and not block.text.startswith(BILLING_HEADER))
+    texts = [body.system] if isinstance(body.system, str) else [block.text for block in body.system or []]
+    return (_text(text) for text in texts if text and not text.startswith(BILLING_HEADER))
 
 
 # --- turns ------------------------------------------------------------------------------------------------------------

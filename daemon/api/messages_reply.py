@@ -12,9 +12,9 @@ import msgspec
 from daemon.api.errors import Answer, Dialect, error_json
 from daemon.api.messages_schemas import (
     MessageOut,
+    MessageOutputDetails,
     MessageUsage,
     OutputBlock,
-    OutputDetails,
     StopReason,
     TextOut,
     ThinkingOut,
@@ -208,7 +208,7 @@ def usage_of(watch: Watch) -> MessageUsage:
         cache_read_input_tokens=usage.cached,
         cache_creation_input_tokens=0,
         output_tokens=usage.completion,
-        output_tokens_details=OutputDetails(thinking_tokens=usage.reasoning),
+        output_tokens_details=MessageOutputDetails(thinking_tokens=usage.reasoning),
     )
 
 

@@ -9,6 +9,9 @@ from msgspec import Meta
 
 from daemon.api.schemas import MAX_STOPS, Json, StopString
 
+MAX_TOP_K = 999_999
+"""More than any vocabulary has."""
+
 
 class _Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """Base of what a tag tells apart."""
@@ -31,6 +34,14 @@ class TextBlock(CachedBlock, frozen=True, kw_only=True, tag="text"):
     """Text. Citations of earlier answers are not shown to the model."""
 
     text: str
+
+
+class OnlyText(_Part, frozen=True, kw_only=True):
+    """Text, where nothing else can stand: there no tag tells it apart, so its type is a field."""
+
+    type: Literal["text"]
+    text: str
+    cache_control: Json | None = None
 
 
 class Base64Source(_Block, frozen=True, kw_only=True, tag="base64"):
@@ -87,7 +98,7 @@ class SearchResultBlock(CachedBlock, frozen=True, kw_only=True, tag="search_resu
 
     source: str
     title: str
-    content: list[TextBlock]
+    content: list[OnlyText]
 
 
 class ToolUseBlock(CachedBlock, frozen=True, kw_only=True, tag="tool_use"):
@@ -193,7 +204,7 @@ class CountTokensBody(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="The turns; an assistant's at the end is gone on with"),
     ]
     model: Annotated[str | None, Meta(description="Name or alias of the model; absent: the one served")] = None
-    system: Annotated[str | list[TextBlock] | None, Meta(description="Instructions, as text or blocks of text")] = None
+    system: Annotated[str | list[OnlyText] | None, Meta(description="Instructions, as text or blocks of text")] = None
     tools: Annotated[list[ToolParam] | None, Meta(description="Tools that the client runs; Anthropic's own are refused")] = None
     tool_choice: Annotated[ToolChoiceParam | None, Meta(description="auto, any, tool (with its name) or none")] = None
     thinking: Annotated[
@@ -224,7 +235,9 @@ class MessagesBody(CountTokensBody, frozen=True, kw_only=True):
     top_p: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Nucleus sampling; 0: the likeliest token")] = (
         None
     )
-    top_k: Annotated[Annotated[int, Meta(ge=-1)] | None, Meta(description="Keep the k likeliest tokens; 0 or -1: all")] = None
+    top_k: Annotated[
+        Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None, Meta(description="Keep the k likeliest tokens; 0 or -1: all")
+    ] = None
     metadata: Annotated[Metadata | None, Meta(description="Accepted; owners come from keys")] = None
     cache_control: Annotated[Json | None, Meta(description="Without effect: the prefix cache finds prefixes by itself")] = None
 
@@ -257,7 +270,7 @@ class ToolUseOut(_Block, frozen=True, kw_only=True, tag="tool_use"):
 OutputBlock: TypeAlias = TextOut | ThinkingOut | ToolUseOut
 
 
-class OutputDetails(_Part, frozen=True, kw_only=True):
+class MessageOutputDetails(_Part, frozen=True, kw_only=True):
     """What of the answer was thinking."""
 
     thinking_tokens: int
@@ -270,7 +283,7 @@ class MessageUsage(_Part, frozen=True, kw_only=True):
     cache_read_input_tokens: int
     cache_creation_input_tokens: int
     output_tokens: int
-    output_tokens_details: OutputDetails
+    output_tokens_details: MessageOutputDetails
 
 
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]

@@ -2,10 +2,23 @@
 
 from collections.abc import Iterator, Mapping
 
-from daemon.api.expectations import description, expectation, required
-from daemon.api.parameters import NO_EFFECT, REFUSED
-from daemon.api.schemas import ChatBody, CompletionBody, Generation
+import msgspec
 
+from daemon.api.expectations import description, expectation, required
+from daemon.api.messages_schemas import CountTokensBody, MessagesBody
+from daemon.api.parameters import NO_EFFECT, REFUSED
+from daemon.api.responses_schemas import ResponsesBody
+from daemon.api.schemas import ChatBody, CompletionBody, Generation
+from daemon.api.tokens import DetokenizeBody, TemplateBody, TokenizeBody
+
+_FAMILIES: Mapping[str, type[msgspec.Struct]] = {
+    "/v1/responses": ResponsesBody,
+    "/v1/messages": MessagesBody,
+    "/v1/messages/count_tokens": CountTokensBody,
+    "/tokenize": TokenizeBody,
+    "/detokenize": DetokenizeBody,
+    "/apply-template": TemplateBody,
+}
 BEGIN = "<!-- made by `python -m daemon.api.reference`; do not edit below -->"
 
 
@@ -17,9 +30,11 @@ def reference() -> str:
 def _lines() -> Iterator[str]:
     yield BEGIN
     shared = Generation.__struct_fields__
-    yield from _table("Parameters of both endpoints", Generation, shared)
+    yield from _table("Parameters of `/v1/chat/completions` and `/v1/completions`", Generation, shared)
     yield from _table("Parameters of `/v1/chat/completions` only", ChatBody, _own(ChatBody))
     yield from _table("Parameters of `/v1/completions` only", CompletionBody, _own(CompletionBody))
+    for path, kind in _FAMILIES.items():
+        yield from _table(f"Parameters of `{path}`", kind, kind.__struct_fields__)
     yield from ("", "### Refused by name", "")
     yield "Known from other servers, not honoured: 400 with the code `unsupported_parameter` unless the value asks for nothing."
     yield from ("", "| parameter | why | accepted values |", "| --- | --- | --- |")
@@ -34,7 +49,7 @@ def _own(kind: type[Generation]) -> tuple[str, ...]:
     return tuple(name for name in kind.__struct_fields__ if name not in Generation.__struct_fields__)
 
 
-def _table(title: str, kind: type[Generation], names: tuple[str, ...]) -> Iterator[str]:
+def _table(title: str, kind: type[msgspec.Struct], names: tuple[str, ...]) -> Iterator[str]:
     yield from ("", f"### {title}", "", "| parameter | value | meaning |", "| --- | --- | --- |")
     for name in names:
         mark = " (required)" if name in required(kind) else ""

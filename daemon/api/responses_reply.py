@@ -13,17 +13,17 @@ import msgspec
 from daemon.api.errors import Answer
 from daemon.api.responses_schemas import (
     IncompleteDetails,
-    InputDetails,
     ItemStatus,
     OutputCall,
-    OutputDetails,
     OutputItem,
     OutputMessage,
     OutputReasoning,
     OutputText,
     ReasoningParam,
     ReasoningText,
+    ResponseInputDetails,
     ResponseOut,
+    ResponseOutputDetails,
     ResponseProblem,
     ResponsesBody,
     ResponseUsage,
@@ -314,8 +314,8 @@ def _usage_of(watch: Watch) -> ResponseUsage:
     usage = watch.so_far()
     return ResponseUsage(
         input_tokens=usage.prompt,
-        input_tokens_details=InputDetails(cached_tokens=usage.cached),
+        input_tokens_details=ResponseInputDetails(cached_tokens=usage.cached),
         output_tokens=usage.completion,
-        output_tokens_details=OutputDetails(reasoning_tokens=usage.reasoning),
+        output_tokens_details=ResponseOutputDetails(reasoning_tokens=usage.reasoning),
         total_tokens=usage.prompt + usage.completion,
     )

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from daemon.api.messages_schemas import MAX_TOP_K
 from daemon.api.schemas import MAX_STOPS, Json, StopString
 
 
@@ -85,16 +86,18 @@ class FunctionOutputItem(_Tagged, frozen=True, kw_only=True, tag="function_call_
     status: str | None = None
 
 
-class SummaryText(_Tagged, frozen=True, kw_only=True, tag="summary_text"):
+class SummaryText(_Part, frozen=True, kw_only=True):
     """A thought, where a summary was asked for."""
 
     text: str
+    type: Literal["summary_text"] = "summary_text"
 
 
-class ReasoningText(_Tagged, frozen=True, kw_only=True, tag="reasoning_text"):
+class ReasoningText(_Part, frozen=True, kw_only=True):
     """A thought."""
 
     text: str
+    type: Literal["reasoning_text"] = "reasoning_text"
 
 
 class ReasoningItem(_Tagged, frozen=True, kw_only=True, tag="reasoning"):
@@ -176,7 +179,8 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
         ReasoningParam | None, Meta(description="effort (none turns thinking off); summary: the thought comes as a summary")
     ] = None
     reasoning_budget: Annotated[
-        Annotated[int, Meta(ge=0)] | None, Meta(description="Thinking tokens after which the thought is closed; null: no limit")
+        Annotated[int, Meta(ge=-1)] | None,
+        Meta(description="Thinking tokens after which the thought is closed; -1: no limit; absent: as for chats"),
     ] = None
     max_output_tokens: Annotated[
         Annotated[int, Meta(ge=1)] | None,
@@ -186,7 +190,9 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
     top_p: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Nucleus sampling; 0: the likeliest token")] = (
         None
     )
-    top_k: Annotated[Annotated[int, Meta(ge=-1)] | None, Meta(description="Keep the k likeliest tokens; 0 or -1: all")] = None
+    top_k: Annotated[
+        Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None, Meta(description="Keep the k likeliest tokens; 0 or -1: all")
+    ] = None
     min_p: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Drop tokens less likely than this share of the likeliest")
     ] = None
@@ -264,14 +270,14 @@ class OutputCall(_Tagged, frozen=True, kw_only=True, tag="function_call"):
 OutputItem: TypeAlias = OutputMessage | OutputReasoning | OutputCall
 
 
-class InputDetails(_Part, frozen=True, kw_only=True):
+class ResponseInputDetails(_Part, frozen=True, kw_only=True):
     """What of the prompt was already known."""
 
     cached_tokens: int
     cache_write_tokens: int = 0
 
 
-class OutputDetails(_Part, frozen=True, kw_only=True):
+class ResponseOutputDetails(_Part, frozen=True, kw_only=True):
     """What of the answer was thinking."""
 
     reasoning_tokens: int
@@ -281,9 +287,9 @@ class ResponseUsage(_Part, frozen=True, kw_only=True):
     """The counts of this API."""
 
     input_tokens: int
-    input_tokens_details: InputDetails
+    input_tokens_details: ResponseInputDetails
     output_tokens: int
-    output_tokens_details: OutputDetails
+    output_tokens_details: ResponseOutputDetails
     total_tokens: int
 
 

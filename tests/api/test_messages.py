@@ -270,7 +270,8 @@ async def test_budget_of_thoughts_reaches_the_engine(connect: Connect, thinking:
 
 
 async def test_form_of_the_answer_is_a_constraint(connect: Connect) -> None:
-    client, serving = await model(connect, "{}")
+    serving = FakeServing(says("{}"))
+    client = await connect(application(serving))
     form = {"type": "json_schema", "schema": {"type": "object", "properties": {"name": {"type": "string"}}}}
     for fields in ({"output_config": {"format": form, "effort": "low"}}, {"output_format": form}):
         assert (await client.post(PATH, json={**HELLO, **fields})).status == 200
