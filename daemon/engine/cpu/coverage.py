@@ -9,7 +9,7 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Protocol
 
@@ -35,17 +35,27 @@ _CHECKED: Mapping[str, frozenset[str]] = {
 class _Layer(Protocol):
     """What this room reads of exllamav3's Module."""
 
-    key: str
-    modules: list["_Layer"]
+    @property
+    def key(self) -> str:
+        """Its name in the checkpoint."""
+        ...
+
+    @property
+    def modules(self) -> Sequence["_Layer"]:
+        """What it is made of."""
+        ...
 
 
 class _Model(Protocol):
     """What this room reads of exllamav3's Model."""
 
-    modules: list[_Layer]
+    @property
+    def modules(self) -> Sequence[_Layer]:
+        """Its layers."""
+        ...
 
 
-def _layers(layers: list[_Layer]) -> Iterator[_Layer]:
+def _layers(layers: Sequence[_Layer]) -> Iterator[_Layer]:
     for layer in layers:
         yield layer
         yield from _layers(layer.modules)

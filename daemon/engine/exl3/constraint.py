@@ -2,7 +2,8 @@
 token, and brought back to where they were when a request is resumed.
 
 1. A grammar begins to hold at once, or after the ids in `Constraint.begins` (the end of a thought, which may be several ids).
-2. Ids the engine itself puts in to close a thought are not part of what the grammar describes.
+2. Ids the engine itself puts in to close a thought are not part of what a grammar describes that begins behind the thought. A
+   grammar that holds from the first token on describes them too.
 3. On a resume the delivered tokens are replayed by the same two rules.
 """
 
@@ -86,7 +87,7 @@ class GrammarFilter(Filter):
             del self._recent[: -len(self._begins)]
             self.is_active = tuple(self._recent) == self._begins
             return False
-        if forced:
+        if forced and self._begins:
             return False
         if not self._matcher.consume_token(token):
             raise GrammarBroken(f"the grammar does not allow token {token} here: {self._matcher.get_error()}")

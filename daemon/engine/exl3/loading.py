@@ -17,6 +17,8 @@ from exllamav3.constants import PAGE_SIZE
 from daemon.core.settings import EngineSettings
 from daemon.core.wire import Configure, FatalClass
 from daemon.engine.backend import EngineFailed, LoadProgress, PrefillWatch
+from daemon.engine.cpu.coverage import require_operations
+from daemon.engine.cpu.extension import OperationMissing
 from daemon.engine.exl3.backend import Exl3Backend
 from daemon.engine.exl3.constraint import GrammarCompiler
 from daemon.engine.exl3.entrance import Loaded
@@ -112,6 +114,8 @@ def _null_parts(null: NullParts) -> Parts:
 def _load_parts(configure: Configure, device: Device, tokens: int, progress: LoadProgress) -> Parts:
     config = _read_config(configure.model)
     model = Model.from_config(config)
+    if device.kind is DeviceKind.CPU:
+        _require_cpu_operations(model)
     tokenizer = Tokenizer.from_config(config)
     cache = _build_cache(model, configure.engine, tokens)
     settings = configure.engine
@@ -202,6 +206,14 @@ def _build_generator(parts: Parts, desk: Desk, settings: EngineSettings) -> Gene
         recurrent_cache_size=settings.checkpoint_memory_mib << 20,
         recurrent_checkpoint_interval_pp=settings.checkpoint_tokens,
     )
+
+
+def _require_cpu_operations(model: Model) -> None:
+    """Refuse now what would otherwise fail in the middle of somebody's request."""
+    try:
+        require_operations(model)
+    except OperationMissing as problem:
+        raise EngineFailed(FatalClass.CONFIG, str(problem)) from problem
 
 
 def _read_config(directory: str) -> Config:

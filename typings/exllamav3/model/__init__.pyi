@@ -24,6 +24,8 @@ class Config:
     def from_directory(directory: str) -> Config: ...
 
 class Module:
+    key: str
+    modules: list[Module]
     load: Callable[..., None]
 
 class Model:
