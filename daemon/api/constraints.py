@@ -32,7 +32,7 @@ def constraint_of(body: Generation) -> Constraint | None:
     if not found:
         return None
     param, constraint = found[0]
-    _check(constraint, param)
+    check(constraint, param)
     return constraint
 
 
@@ -131,13 +131,15 @@ def _texts(value: object, param: str) -> list[str]:
     return texts
 
 
-def _check(constraint: Constraint, param: str) -> None:
-    problem = _compile_problem(constraint)
+def check(constraint: Constraint, param: str) -> None:
+    """Raises BadConstraint where a constraint does not compile; `param` is the field that asked for it."""
+    problem = compile_problem(constraint)
     if problem:
         raise BadConstraint(f"`{param}` cannot be compiled: {problem.strip()[:500]}", param)
 
 
-def _compile_problem(constraint: Constraint) -> str:
+def compile_problem(constraint: Constraint) -> str:
+    """What is wrong with a constraint; empty where nothing is."""
     try:
         return LLMatcher.validate_grammar(grammar_from(constraint.kind.value, constraint.text))
     except RequestError:

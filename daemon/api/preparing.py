@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from daemon.api.budgets import budget_of
+from daemon.api.call_constraints import chat_constraint
 from daemon.api.constraints import constraint_of, wants_constraint
 from daemon.api.images import image_span
 from daemon.api.limits import Length, fit
@@ -15,7 +16,8 @@ from daemon.api.priorities import chat_priority
 from daemon.api.sampling import sampler_of, seed_of, stop_ids_of, stop_strings_of
 from daemon.api.schemas import MAX_STREAMS, ChatBody, CompletionBody, Generation
 from daemon.api.speech import ParserPlan, Speech
-from daemon.chat.messages import ChatInput, MediaPart, parse_chat
+from daemon.chat.call_grammar import reading_dialect
+from daemon.chat.messages import ChatInput, MediaPart, ToolMode, parse_chat
 from daemon.chat.parsing import Dialect, starts_in_reasoning
 from daemon.chat.prompt import RenderedPrompt
 from daemon.chat.template_values import offered
@@ -132,10 +134,10 @@ class Preparing:
         with self._place():
             chat = await self._off_loop(self._chat_work, body, card)
             spans = await self._spans(chat)
-        inside = chat.parsing.in_reasoning
-        reasoning = await self._speech.thought(chat.budget, inside=inside) if inside or chat.may_think else None
-        constraint = chat.constraint
-        if constraint is not None and reasoning is not None and inside:
+        inside, constraint, reasoning = chat.parsing.in_reasoning, chat.constraint, None
+        if inside or chat.may_think:
+            reasoning = await self._speech.thought(chat.budget, inside=inside, constrained=constraint is not None)
+        if constraint is not None and reasoning is not None and inside and not constraint.begins:
             constraint = Constraint(constraint.kind, constraint.text, reasoning.end_ids)
         prompt = _Prompt(
             spans,
@@ -179,10 +181,13 @@ class Preparing:
         rendered = self._prompts.render(chat)
         dialect = self._speech.dialect
         answers = self._settings.answers
+        inside = starts_in_reasoning(rendered.text, dialect)
+        may_think = not inside and _may_think(chat, rendered, dialect)
+        forced = chat.tool_choice.mode in {ToolMode.REQUIRED, ToolMode.NAMED}
         parsing = ParserPlan(
-            dialect,
+            reading_dialect(dialect) if forced else dialect,
             tuple(offered(chat)),
-            in_reasoning=starts_in_reasoning(rendered.text, dialect),
+            in_reasoning=inside,
             one_call=body.parallel_tool_calls is False,
             on_empty=answers.on_empty_answer,
         )
@@ -190,9 +195,9 @@ class Preparing:
             rendered,
             tuple(map(image_span, rendered.images)),
             parsing,
-            constraint_of(body),
+            chat_constraint(body, chat, self._speech, inside=inside, may_think=may_think),
             chat_priority(chat, streamed=body.stream or False),
-            may_think=_may_think(chat, rendered, dialect),
+            may_think=may_think,
             budget=budget_of(body, chat, answers, takes_effort=self._speech.takes_effort),
         )
 

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from daemon.chat.call_grammar import CallGrammars, guidance_tokens
 from daemon.chat.parsing import (
     CallArguments,
     CallEnd,
@@ -53,31 +54,41 @@ class Speech:
         """Special ids whose text the parser must see."""
         self.tokens = {token.text: token.id for token in added}
         """Ids of the added tokens."""
+        self.grammars = CallGrammars(self.dialect, template, guidance_tokens(added))
+        """Writes calls as grammars."""
+        marks = thought_marks(self.dialect)
+        self.sees_thoughts = marks is not None and marks.end in self.tokens
+        """Whether ids tell where a thought ends. Marks that are no tokens of their own merge with their neighbours."""
         self.takes_effort = any(name in template for name in EFFORT_NAMES)
         """Whether the template passes on how hard to think."""
         self._tokenizing = tokenizing
         self._answers = answers
         self._thought: Reasoning | None = None
 
-    async def thought(self, budget: int | None, *, inside: bool) -> Reasoning | None:
-        """What an engine needs to follow a thought; None where the end of one cannot be told by ids. `inside`: the answer begins
-        inside a thought, else it may begin with one. `budget` is the most tokens that the thought may take.
+    async def thought(self, budget: int | None, *, inside: bool, constrained: bool) -> Reasoning | None:
+        """What an engine needs to follow a thought; None where ids do not tell its end. `inside`: the answer begins inside a
+        thought, else it may begin with one. `budget` is the most tokens that the thought may take. `constrained`: a grammar
+        says what comes behind it.
         """
         whole = await self._whole_thought()
         if whole is None:
             return None
-        return msgspec.structs.replace(
+        reasoning = msgspec.structs.replace(
             whole,
             inside=inside,
             budget_left=budget,
             begin_ids=[] if inside else whole.begin_ids,
             budget_close_ids=[] if budget == 0 else whole.budget_close_ids,
         )
+        if constrained and self.dialect.format is Format.GPT_OSS:
+            # Behind the end a channel is named, which is the grammar's to choose.
+            return msgspec.structs.replace(reasoning, close_ids=whole.end_ids, budget_close_ids=[])
+        return reasoning
 
     async def _whole_thought(self) -> Reasoning | None:
-        """Everything encoded, once. Marks that are no tokens of their own merge with their neighbours: no id tells them."""
+        """Everything encoded, once."""
         marks = thought_marks(self.dialect)
-        if marks is None or marks.end not in self.tokens:
+        if marks is None or not self.sees_thoughts:
             return None
         if self._thought is None:
             encode = self._tokenizing.encode_rendered
