@@ -266,9 +266,11 @@ def _tool(tool: ToolParam, where: str) -> Part:
     if tool.input_schema is None:
         param = f"{where}.input_schema"
         raise InvalidRequest(f"`{param}` is required: a JSON schema of type object.", param, "missing_required_parameter")
-    function: Part = {"name": tool.name, "parameters": tool.input_schema}
+    # In the order in which templates print it and models have seen it.
+    function: Part = {"name": tool.name}
     if tool.description is not None:
         function["description"] = tool.description
+    function["parameters"] = tool.input_schema
     if tool.strict is not None:
         function["strict"] = tool.strict
     return {"type": "function", "function": function}

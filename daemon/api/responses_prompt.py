@@ -225,9 +225,11 @@ def _tool(tool: ResponseTool, where: str) -> Part:
     if tool.type != "function":
         param = f"{where}.type"
         raise UnsupportedParameter(f"`{param}`: {tool.type[:80]!r} is not supported; tools are of type function.", param)
-    function: Part = {"name": tool.name, "parameters": tool.parameters}
+    # In the order in which templates print it and models have seen it.
+    function: Part = {"name": tool.name}
     if tool.description is not None:
         function["description"] = tool.description
+    function["parameters"] = tool.parameters
     if tool.strict is not None:
         function["strict"] = tool.strict
     return {"type": "function", "function": function}
