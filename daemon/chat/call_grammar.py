@@ -12,7 +12,7 @@ from enum import Enum
 
 from daemon.chat.call_grammar_gemma import gemma_arguments
 from daemon.chat.call_grammar_rules import Rules, either, literal, members, text_without
-from daemon.chat.call_grammar_schemas import arguments_schema, cleaned, declared, unenforceable, with_definitions
+from daemon.chat.call_grammar_schemas import arguments_schema, cleaned_object, declared, unenforceable, with_definitions
 from daemon.chat.call_grammar_values import TagStyle, tagged_arguments
 from daemon.chat.coerce import Schema, quoted
 from daemon.chat.json_values import plain_object
@@ -222,7 +222,7 @@ def _arguments(rules: Rules, each: OfferedTool) -> str:
 def _held_to(each: OfferedTool) -> Tool:
     """The tool, with no more of its schema than the model is to be held to."""
     if each.exact:
-        return each.tool
+        return replace(each.tool, parameters=cleaned_object(each.tool.parameters, each.where))
     names = Schema(dict(each.tool.parameters), each.tool.parameters).ordered_names()
     return replace(each.tool, parameters={"type": "object", "properties": dict.fromkeys(names, True)})
 
@@ -272,11 +272,12 @@ def _gemma(rules: Rules, each: OfferedTool) -> str:
 
 def _python(rules: Rules, each: OfferedTool) -> str:
     """A call as Python writes it. Values are JSON, which is read there as well."""
+    tool = _held_to(each)
     parts: list[tuple[str, bool]] = []
-    for name, schema, required in declared(_held_to(each), each.where):
+    for name, schema, required in declared(tool, each.where):
         at = f"{each.where}.properties.{name}"
         if not _PYTHON_NAME.fullmatch(name):
             raise unenforceable(at, "this name cannot be written in the model's call format")
-        value = rules.json(with_definitions(cleaned(schema, at), each.tool.parameters))
+        value = rules.json(with_definitions(schema, tool.parameters))
         parts.append((rules.rule(f"{literal(name + '=')} {value}"), required))
     return rules.rule(f"{literal(_written(each, _PYTHON_NAME) + '(')} {members(parts, rules, ', ')} {literal(')')}")

@@ -4,7 +4,7 @@ import json
 import re
 
 from daemon.chat.call_grammar_rules import Rules, either, literal, members
-from daemon.chat.call_grammar_schemas import branches, cleaned, declared, unenforceable, with_definitions
+from daemon.chat.call_grammar_schemas import branches, declared, unenforceable, with_definitions
 from daemon.chat.call_grammar_values import free_text
 from daemon.chat.coerce import JsonType, Schema
 from daemon.chat.json_values import JsonObject, JsonValue
@@ -55,7 +55,7 @@ class _Writer:
             ways.append(f"{self._rules.text(DELIMITER)} {text}")
         scalars: list[JsonValue] = [kind.value for kind in _SCALARS if kind in types]
         if scalars:
-            ways.append(self._rules.json(with_definitions(cleaned({**branch, "type": scalars}, where), self._root)))
+            ways.append(self._rules.json(with_definitions({**branch, "type": scalars}, self._root)))
         if JsonType.ARRAY in types:
             ways.append(self._array(branch, where))
         if JsonType.OBJECT in types:

@@ -62,6 +62,12 @@ def cleaned(schema: JsonValue, where: str) -> JsonValue:
     return out
 
 
+def cleaned_object(schema: JsonObject, where: str) -> JsonObject:
+    """As `cleaned`, of the schema of an object."""
+    found = cleaned(dict(schema), where)
+    return found if isinstance(found, dict) else {}
+
+
 def _is_vacuous(key: str, value: JsonValue) -> bool:
     """Whether a keyword asks for nothing: many schema makers write such."""
     match key:
@@ -77,10 +83,7 @@ def arguments_schema(tool: Tool, where: str) -> JsonObject:
     """The arguments of a tool as one JSON object. Names that are not declared are not written, unless the schema says so.
     Raises BadConstraint.
     """
-    schema = cleaned(dict(tool.parameters), where)
-    if not isinstance(schema, dict):
-        return {"type": "object"}
-    schema = {**schema, "type": "object"}
+    schema = {**cleaned_object(tool.parameters, where), "type": "object"}
     closed = "additionalProperties" in schema or "patternProperties" in schema or "$ref" in schema
     if "properties" in schema and not closed and not any(key in schema for key in _COMBINATORS):
         schema["additionalProperties"] = False
@@ -88,12 +91,12 @@ def arguments_schema(tool: Tool, where: str) -> JsonObject:
 
 
 def declared(tool: Tool, where: str) -> Iterator[tuple[str, JsonValue, bool]]:
-    """The arguments of a tool one by one, for formats that write them so: name, schema, whether it is required. Raises
-    BadConstraint where the arguments depend on each other.
+    """The arguments of a tool, whose schema is `cleaned`, one by one, for formats that write them so: name, schema, whether it
+    is required. Raises BadConstraint where the arguments depend on each other.
     """
     root = tool.parameters
-    for key in (*_COMBINATORS, *_UNENFORCEABLE):
-        if root.get(key) and not _is_vacuous(key, root[key]):
+    for key in _COMBINATORS:
+        if root.get(key):
             raise unenforceable(f"{where}.{key}")
     node = _followed(dict(root), root)
     properties = node.get("properties")

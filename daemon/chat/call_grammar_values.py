@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from daemon.chat.call_grammar_rules import Rules, either, literal, regex, text_without
-from daemon.chat.call_grammar_schemas import branches, cleaned, declared, unenforceable, with_definitions
+from daemon.chat.call_grammar_schemas import branches, declared, unenforceable, with_definitions
 from daemon.chat.coerce import ANY, JsonType, Schema
 from daemon.chat.json_values import JsonObject, JsonValue
 from daemon.chat.tool_schemas import Tool
@@ -63,12 +63,12 @@ def _argument(rules: Rules, name: str, schema: JsonValue, root: JsonObject, styl
         texts.add(branch, Schema(branch, root).types)
     opens = rules.text(style.opens(name, bool(texts.bodies)))
     if not texts.bodies:
-        value = rules.json(with_definitions(cleaned(schema, where), root))
+        value = rules.json(with_definitions(schema, root))
         return rules.rule(f"{opens} {value} {rules.text(style.closes)}")
     ways = [rules.closed(either(texts.bodies), style.closes)]
     if texts.containers:
-        inner = cleaned({"anyOf": list(texts.containers)}, where)
-        ways.append(f"{rules.json(with_definitions(inner, root))} {rules.text(style.closes)}")
+        inner: JsonObject = {"anyOf": list(texts.containers)}
+        ways.append(f"{rules.json(with_definitions(dict(inner), root))} {rules.text(style.closes)}")
     return rules.rule(f"{opens} {either(ways)}")
 
 

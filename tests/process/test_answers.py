@@ -37,6 +37,8 @@ SCRIPTS: list[dict[str, object]] = [
     {"marker": "twice", "ids": [*ids(STOPS), *PUT_IN, MESSAGE_END]},
     {"marker": "budget", "ids": [*ids("one two three"), *[0] * len(ids(AT_BUDGET)), *ids("Four.")]},
     {"marker": "circle", "ids": [*ids("Well</think>Never"), *ids(LOOP) * 2000]},
+    {"marker": "stubborn", "ids": ids("Hm.</think>No, I will not.")},
+    {"marker": "dreamy", "ids": [*ids("<think>Hm"), *[0] * len(ids(AT_BUDGET)), *ids("No, I will not.")]},
     {"marker": "vertigo", "ids": ids("Hm") + ids(LOOP) * 2000},
 ]
 
@@ -129,3 +131,41 @@ def test_thought_that_runs_in_circles_is_closed_and_answered(running: Front) -> 
     assert cast("str", said["reasoning_content"]).endswith(SENTENCE)
     assert said["content"]
     assert metric(running, name) == before + 1
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "set_light",
+        "parameters": {
+            "type": "object",
+            "properties": {"on": {"type": "boolean"}, "room": {"enum": ["hall", "attic"]}},
+            "required": ["on", "room"],
+        },
+    },
+}
+NAMED = {"type": "function", "function": {"name": "set_light"}}
+
+
+def light_of(said: dict[str, object]) -> dict[str, object]:
+    """The arguments of the only call of an answer that has no visible text."""
+    assert (said["finish_reason"], said.get("content") or "") == ("tool_calls", "")
+    (call,) = cast("list[dict[str, dict[str, str]]]", said["tool_calls"])
+    assert call["function"]["name"] == "set_light"
+    return json.loads(call["function"]["arguments"])
+
+
+def test_named_call_is_made_behind_the_thought_by_a_model_that_would_not(running: Front) -> None:
+    said = ask(running, "stubborn?", tools=[TOOL], tool_choice=NAMED)
+    assert said["reasoning_content"] == "Hm."
+    light = light_of(said)
+    assert (type(light["on"]), light["room"] in {"hall", "attic"}) == (bool, True)
+
+
+def test_required_call_follows_a_thought_that_the_model_began_and_the_engine_closed(running: Front) -> None:
+    """The grammar describes the thought too, and takes what the engine puts in for part of it."""
+    budget = len(ids("Hm"))
+    kwargs = {"itself": True}
+    said = ask(running, "dreamy?", tools=[TOOL], tool_choice="required", reasoning_budget=budget, chat_template_kwargs=kwargs)
+    assert said["reasoning_content"] == f"Hm\n\n{SENTENCE}"
+    assert light_of(said)["room"] in {"hall", "attic"}
