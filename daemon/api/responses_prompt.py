@@ -143,7 +143,7 @@ def chat_of(body: ResponsesBody) -> Translated:
         "reasoning_effort": body.reasoning.effort if body.reasoning is not None else None,
         "parallel_tool_calls": body.parallel_tool_calls,
         "response_format": _format(body),
-        **_tools(body),
+        **_tools(body, turns.paths),
     }
     chat = ChatBody(messages=list(turns.messages), **fields)  # pyright: ignore[reportArgumentType]  # checked above, field by field
     return Translated(chat, _NAMES.with_paths(turns.paths))
@@ -210,11 +210,12 @@ def _parts(content: str | list[ContentPart], where: str) -> Iterator[Part]:
 # --- tools and manner -------------------------------------------------------------------------------------------------
 
 
-def _tools(body: ResponsesBody) -> dict[str, object]:
+def _tools(body: ResponsesBody, paths: list[tuple[str, str]]) -> dict[str, object]:
+    """The tools and their choice; `paths` gets the places of those that move when others are left out."""
     tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or [])]
     choice = body.tool_choice
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        return _allowed(tools, choice)
+        return _allowed(tools, choice, paths)
     fields: dict[str, object] = {"tool_choice": choice}
     if tools:
         fields["tools"] = tools
@@ -235,7 +236,7 @@ def _tool(tool: ResponseTool, where: str) -> Part:
     return {"type": "function", "function": function}
 
 
-def _allowed(tools: list[Part], choice: Json) -> dict[str, object]:
+def _allowed(tools: list[Part], choice: Json, paths: list[tuple[str, str]]) -> dict[str, object]:
     """`allowed_tools`: some of the tools, of which the model may or must call one."""
     mode, names = choice.get("mode"), choice.get("tools")
     if mode not in {"auto", "required"}:
@@ -243,10 +244,11 @@ def _allowed(tools: list[Part], choice: Json) -> dict[str, object]:
     if not isinstance(names, list):
         raise InvalidRequest("`tool_choice.tools` must be an array of tools by name.", "tool_choice.tools", "invalid_value")
     allowed = {cast("Json", one).get("name") for one in cast("list[object]", names) if isinstance(one, dict)}
-    kept = [tool for tool in tools if cast("Part", tool["function"])["name"] in allowed]
+    kept = [index for index, tool in enumerate(tools) if cast("Part", tool["function"])["name"] in allowed]
     if not kept:
         raise InvalidRequest("`tool_choice.tools` names none of `tools`.", "tool_choice.tools", "invalid_value")
-    return {"tools": kept, "tool_choice": mode}
+    paths += [(f"tools[{place}].function", f"tools[{index}]") for place, index in enumerate(kept)]
+    return {"tools": [tools[index] for index in kept], "tool_choice": mode}
 
 
 def _format(body: ResponsesBody) -> Json | None:

@@ -280,6 +280,34 @@ async def test_form_of_the_answer_is_a_constraint(connect: Connect) -> None:
         assert json.loads(constraint.text) == form["schema"]
 
 
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "get_weather"}])
+async def test_call_that_must_come_is_a_constraint(connect: Connect, choice: Json) -> None:
+    client, serving = await model(connect, CALL)
+    body = await (await client.post(PATH, json={**HELLO, "tools": TOOLS, "tool_choice": choice})).json()
+    constraint = serving.requests[0].constraint
+    assert constraint is not None
+    assert "get_weather" in constraint.text
+    assert [block["type"] for block in body["content"]] == ["tool_use"]
+
+
+async def test_call_that_must_not_come_stays_text(connect: Connect) -> None:
+    client, serving = await model(connect, CALL)
+    body = await (await client.post(PATH, json={**HELLO, "tools": TOOLS, "tool_choice": {"type": "none"}})).json()
+    assert serving.requests[0].constraint is None
+    assert [block["type"] for block in body["content"]] == ["text"]
+    assert body["stop_reason"] == "end_turn"
+
+
+async def test_schema_that_no_grammar_can_hold_is_named(connect: Connect) -> None:
+    client, serving = await model(connect, CALL)
+    schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": "(?=a)b"}}}
+    tool = {"name": "x", "input_schema": schema}
+    response = await client.post(PATH, json={**HELLO, "tools": [tool], "tool_choice": {"type": "any"}})
+    assert response.status == 400
+    assert "`tools[0].input_schema`" in (await error_of(response))["message"]
+    assert serving.requests == []
+
+
 async def test_assistants_turn_at_the_end_is_gone_on_with(connect: Connect) -> None:
     asked: list[bool] = []
 

@@ -272,6 +272,20 @@ async def test_tool_choice_is_understood(connect: Connect, choice: object, mode:
     assert (chat.tool_choice.mode.value, len(chat.tools)) == (mode, tools)
 
 
+async def test_call_that_must_come_is_a_constraint_on_the_allowed_tools(connect: Connect) -> None:
+    client, serving = await model(connect, CALL)
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_weather"}]}
+    offered = [{"type": "function", "name": "other"}, *TOOLS]
+    body = await (await client.post(PATH, json={**HELLO, "tools": offered, "tool_choice": allowed})).json()
+    constraint = serving.requests[0].constraint
+    assert constraint is not None
+    assert "get_weather" in constraint.text
+    assert "other" not in constraint.text
+    assert [item["type"] for item in body["output"]] == ["function_call"]
+    assert body["tool_choice"] == allowed
+    assert [tool["name"] for tool in body["tools"]] == ["other", "get_weather"]
+
+
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,eHg="}
@@ -307,6 +321,13 @@ WRONG: list[tuple[Json, str]] = [
     ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "x", "tools": []}}, "tool_choice.mode"),
     ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools"),
     ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice.tools"),
+    (
+        {
+            "tools": [*TOOLS, {"type": "function", "name": "x", "parameters": {"type": "string"}}],
+            "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "x"}]},
+        },
+        "tools[1].parameters.type",
+    ),
     ({"text": {"format": {"type": "yaml"}}}, "text.format.type"),
     ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
     ({"text": {"format": {"type": "json_schema", "schema": {"type": "objec"}}}}, "text.format.schema"),
