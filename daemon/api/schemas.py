@@ -135,7 +135,10 @@ class ChatBody(Generation, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None, Meta(description="Alternatives per token; needs logprobs: true")
     ] = None
     tools: Annotated[list[object] | None, Meta(description="Functions that the model may call")] = None
-    tool_choice: Annotated[str | Json | None, Meta(description="auto, none, required, or a function by name")] = None
+    tool_choice: Annotated[
+        str | Json | None,
+        Meta(description="auto, none, required, or a function by name: these two are enforced, in the model's own call format"),
+    ] = None
     parallel_tool_calls: Annotated[bool | None, Meta(description="false: at most one call")] = None
     chat_template_kwargs: Annotated[Json | None, Meta(description="Variables of the chat template, as enable_thinking")] = None
     enable_thinking: Annotated[bool | None, Meta(description="Short for chat_template_kwargs.enable_thinking")] = None
