@@ -30,6 +30,7 @@ from daemon.core.wire import (
     Prefilling,
     Started,
     Step,
+    Suspend,
     Suspended,
     Tokens,
     TokenSpan,
@@ -155,6 +156,13 @@ class StreamRegistry:
         if not entry.ended:
             entry.outbox.drop()
             self._break(entry, RequestTimeout("The client went away."), outcome="cancelled")
+
+    def suspend(self, entry: Entry) -> None:
+        """Have a request set aside at its next page boundary. It waits its turn again and goes on where it was; its reader sees
+        nothing but a pause in the text.
+        """
+        if entry.given and not entry.ended and self._sink is not None:
+            self._sink.send(Suspend(entry.link_id))
 
     # --- figures ---
 
