@@ -14,6 +14,8 @@ FUSED_SAMPLER_HIST_STRIDE = 1
 """Sizes of workspaces that exllamav3 allocates for its kernels and torch has no use for."""
 
 _SEED_BITS = 0xFFFFFFFF
+_LIKELY = 256
+"""Tokens that top-p looks at before it sorts the whole vocabulary."""
 _ADAPTIVE_P_FLOOR = 1e-8
 _LEAST = float("-inf")
 
@@ -88,18 +90,33 @@ def _keep_top_k(x: Tensor, top_k: int) -> Tensor:
 
 
 def _keep_top_p(x: Tensor, top_p: float, inv_temp: float) -> Tensor:
-    """-inf behind the token whose probability, at the filter's temperature, makes the sum reach `top_p`."""
+    """-inf behind the token whose probability, at the filter's temperature, makes the sum reach `top_p`.
+
+    The most likely tokens nearly always carry that much; only where they do not is the whole vocabulary sorted.
+    """
     kept = torch.full_like(x, _LEAST)
     for row, out in zip(x, kept, strict=True):
-        finite = torch.isfinite(row).nonzero().flatten()
-        values, order = row[finite].sort(descending=True)
-        mass = torch.softmax(values * inv_temp, -1)
-        before = mass.cumsum(-1) - mass
-        stay = before < top_p
+        whole = torch.logsumexp(row * inv_temp, -1)
+        for most in (_LIKELY, row.shape[-1]):
+            values, order = row.topk(min(most, row.shape[-1]))
+            mass = (values * inv_temp - whole).exp()
+            upto = mass.cumsum(-1)
+            if upto[-1] >= top_p:
+                break
+        stay = upto - mass < top_p
         stay[0] = True
-        chosen = finite[order[stay]]
-        out[chosen] = row[chosen]
+        out[order[stay]] = values[stay]
     return kept
+
+
+def _draw(x: Tensor, random: int) -> Tensor:
+    """One token a row, int64 (rows, 1), with the probabilities that logits `x` stand for. Noise is made only for tokens that
+    filters have left: for a whole vocabulary it costs more than all the rest of a sampler.
+    """
+    if x.shape[0] != 1:
+        return (x + _gumbel(x.shape, random)).argmax(-1, keepdim=True)
+    left = torch.isfinite(x[0]).nonzero().flatten()
+    return left[(x[0, left] + _gumbel(left.shape, random)).argmax()].view(1, 1)
 
 
 def fused_sampler(  # noqa: PLR0917 - the operation's own signature
@@ -136,7 +153,7 @@ def fused_sampler(  # noqa: PLR0917 - the operation's own signature
         x = _keep_top_k(x, top_k)
     if chosen_mode is _Mode.FILTERS and _Filters.TOP_P in chosen:
         x = _keep_top_p(x, top_p, inv_temp_filter)
-    out.copy_((x * inv_temp + _gumbel(x.shape, random)).argmax(-1, keepdim=True))
+    out.copy_(_draw(x * inv_temp, random))
 
 
 def count_inf_nan(x: Tensor, counts: Tensor) -> None:
