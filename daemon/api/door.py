@@ -28,6 +28,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 _INLINE_BYTES = 64 * 1024
 """Bodies up to this size are decoded on the loop: a thread would cost more than the work."""
 _MAX_WARNED = 1024
+_SHOWN = 60
+"""Most characters of a wrong number that an error repeats."""
 _PATH = re.compile(r" - at `\$(?P<path>.*)`$", re.DOTALL)
 
 _log = logging.getLogger(__name__)
@@ -180,5 +182,6 @@ _KINDS: Mapping[type, str] = {
 def _shown(value: object) -> str:
     """A wrong value as it may be shown: short, and never the text of a prompt."""
     if isinstance(value, bool | int | float):
-        return json.dumps(value)
+        text = json.dumps(value)
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     return "empty" if value == "" else _kind_of(value)

@@ -89,8 +89,10 @@ def _words(type_: inspect.Type) -> str:
 
 
 def _range(number: inspect.IntType | inspect.FloatType) -> str:
+    if isinstance(number, inspect.IntType) and number.ge is not None and number.le is not None:
+        return f" from {number.ge} to {number.le}"
     if number.ge is not None and number.le is not None:
-        return f" from {number.ge:g} to {number.le:g}" if abs(number.ge) < 2**53 else ""
+        return f" from {number.ge:g} to {number.le:g}"
     if number.gt is not None and number.le is not None:
         return f" above {number.gt:g}, at most {number.le:g}"
     return f" of at least {number.ge:g}" if number.ge is not None else ""

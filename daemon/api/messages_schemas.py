@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from daemon.api.schemas import MAX_STOPS, Json, StopString
+from daemon.api.schemas import MAX_COUNT, MAX_STOPS, Json, StopString
 
 MAX_TOP_K = 999_999
 """More than any vocabulary has."""
@@ -172,7 +172,7 @@ class ThinkingParam(_Part, frozen=True, kw_only=True):
     """Whether to think. `budget_tokens` closes the thought; `display: omitted` leaves its text out of the answer."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
-    budget_tokens: Annotated[int, Meta(ge=1)] | None = None
+    budget_tokens: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | None = None
     display: Literal["summarized", "omitted"] | None = None
 
 
@@ -225,7 +225,7 @@ class CountTokensBody(msgspec.Struct, frozen=True, kw_only=True):
 class MessagesBody(CountTokensBody, frozen=True, kw_only=True):
     """`POST /v1/messages`."""
 
-    max_tokens: Annotated[int, Meta(ge=1, description="Longest answer in tokens, thoughts included")]
+    max_tokens: Annotated[int, Meta(ge=1, le=MAX_COUNT, description="Longest answer in tokens, thoughts included")]
     stream: Annotated[bool | None, Meta(description="Answer with server-sent events")] = None
     stop_sequences: Annotated[
         Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None,

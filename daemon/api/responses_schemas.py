@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from daemon.api.messages_schemas import MAX_TOP_K
-from daemon.api.schemas import MAX_STOPS, Json, StopString
+from daemon.api.schemas import MAX_COUNT, MAX_STOPS, Json, StopString
 
 
 class _Tagged(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -173,17 +173,19 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
         None
     )
     parallel_tool_calls: Annotated[bool | None, Meta(description="false: at most one call")] = None
-    max_tool_calls: Annotated[int | None, Meta(description="Without effect: it counts calls of OpenAI's own tools")] = None
+    max_tool_calls: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_COUNT)] | None, Meta(description="Without effect: it counts calls of OpenAI's own tools")
+    ] = None
     text: Annotated[TextParam | None, Meta(description="format text, json_object or json_schema: by construction")] = None
     reasoning: Annotated[
         ReasoningParam | None, Meta(description="effort (none turns thinking off); summary: the thought comes as a summary")
     ] = None
     reasoning_budget: Annotated[
-        Annotated[int, Meta(ge=-1)] | None,
+        Annotated[int, Meta(ge=-1, le=MAX_COUNT)] | None,
         Meta(description="Thinking tokens after which the thought is closed; -1: no limit; absent: as for chats"),
     ] = None
     max_output_tokens: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
+        Annotated[int, Meta(ge=1, le=MAX_COUNT)] | None,
         Meta(description="Longest answer, thoughts included; absent: to the end of the context"),
     ] = None
     temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="0: always the likeliest token")] = None

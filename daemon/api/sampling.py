@@ -13,6 +13,8 @@ _MOST_XTC = 0.5
 _ALL = -1
 _NO_SEED = -1
 _SEED_MASK = 2**63 - 1
+_DIGITS = 20
+"""More than any token id has; Python itself refuses to read numbers of thousands of digits."""
 _DEFAULT_BREAKERS = ("\n", ":", '"', "*")
 
 
@@ -66,7 +68,7 @@ def _bias(given: dict[str, float], vocabulary: int) -> dict[int, float]:
     bias: dict[int, float] = {}
     for text, value in given.items():
         param = f"logit_bias.{text[:20]}"
-        if not (text.isascii() and text.isdigit()) or int(text) >= vocabulary:
+        if not (text.isascii() and text.isdigit()) or len(text) > _DIGITS or int(text) >= vocabulary:
             raise InvalidRequest(f"`{param}`: keys are token ids from 0 to {vocabulary - 1}.", param, "invalid_value")
         bias[int(text)] = value
     return bias

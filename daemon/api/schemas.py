@@ -15,6 +15,10 @@ MAX_STREAMS = 128
 MAX_STOPS = 16
 MAX_TOP_LOGPROBS = 20
 MAX_TIMEOUT = 86_400.0
+MAX_COUNT = 2**63 - 1
+"""Most tokens that a length or a budget may name, as clients do that mean "no limit": the most that the link can carry."""
+MAX_REACH = 2**31 - 1
+"""Most tokens that samplers look at: the most that their kernels can take."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,14 +43,19 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="include_usage: a last chunk with the usage; continuous_usage_stats: usage in every chunk"),
     ] = None
     max_tokens: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Longest answer in tokens; absent: to the end of the context")
+        Annotated[int, Meta(ge=1, le=MAX_COUNT)] | None,
+        Meta(description="Longest answer in tokens; absent: to the end of the context"),
     ] = None
-    min_tokens: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="Tokens before the model may stop")] = None
+    min_tokens: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_COUNT)] | None, Meta(description="Tokens before the model may stop")
+    ] = None
     temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="0: always the likeliest token")] = None
     top_p: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Nucleus sampling; 0: the likeliest token")] = (
         None
     )
-    top_k: Annotated[Annotated[int, Meta(ge=-1)] | None, Meta(description="Keep the k likeliest tokens; 0 or -1: all")] = None
+    top_k: Annotated[
+        Annotated[int, Meta(ge=-1, le=MAX_REACH)] | None, Meta(description="Keep the k likeliest tokens; 0 or -1: all")
+    ] = None
     min_p: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Drop tokens less likely than this share of the likeliest")
     ] = None
@@ -88,10 +97,10 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
         None
     )
     dry_allowed_length: Annotated[
-        Annotated[int, Meta(ge=0)] | None, Meta(description="DRY: longest repetition that is not penalised")
+        Annotated[int, Meta(ge=0, le=MAX_REACH)] | None, Meta(description="DRY: longest repetition that is not penalised")
     ] = None
     dry_penalty_last_n: Annotated[
-        Annotated[int, Meta(ge=-1)] | None, Meta(description="DRY: tokens looked back over; -1: all, 0: off")
+        Annotated[int, Meta(ge=-1, le=MAX_REACH)] | None, Meta(description="DRY: tokens looked back over; -1: all, 0: off")
     ] = None
     dry_sequence_breakers: Annotated[
         Annotated[list[StopString], Meta(max_length=64)] | None, Meta(description="DRY: texts at which a match ends")
@@ -128,7 +137,7 @@ class ChatBody(Generation, frozen=True, kw_only=True):
         Annotated[list[object], Meta(min_length=1)], Meta(description="The conversation; see the chat room for its parts")
     ]
     max_completion_tokens: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="OpenAI's newer name of max_tokens; goes first")
+        Annotated[int, Meta(ge=1, le=MAX_COUNT)] | None, Meta(description="OpenAI's newer name of max_tokens; goes first")
     ] = None
     logprobs: Annotated[bool | None, Meta(description="Probabilities of the answer's tokens, from the raw logits")] = None
     top_logprobs: Annotated[
@@ -144,18 +153,18 @@ class ChatBody(Generation, frozen=True, kw_only=True):
     enable_thinking: Annotated[bool | None, Meta(description="Short for chat_template_kwargs.enable_thinking")] = None
     reasoning_effort: Annotated[str | None, Meta(description="none turns thinking off; other values reach the template")] = None
     reasoning_budget: Annotated[
-        Annotated[int, Meta(ge=-1)] | None,
+        Annotated[int, Meta(ge=-1, le=MAX_COUNT)] | None,
         Meta(
             description="Thinking tokens after which the thought is closed; -1: no limit; absent: what `reasoning_effort` stands"
             " for where the model knows no efforts, else as configured"
         ),
     ] = None
-    thinking_token_budget: Annotated[Annotated[int, Meta(ge=-1)] | None, Meta(description="vLLM's name of reasoning_budget")] = (
-        None
-    )
-    thinking_budget: Annotated[Annotated[int, Meta(ge=-1)] | None, Meta(description="DashScope's name of reasoning_budget")] = (
-        None
-    )
+    thinking_token_budget: Annotated[
+        Annotated[int, Meta(ge=-1, le=MAX_COUNT)] | None, Meta(description="vLLM's name of reasoning_budget")
+    ] = None
+    thinking_budget: Annotated[
+        Annotated[int, Meta(ge=-1, le=MAX_COUNT)] | None, Meta(description="DashScope's name of reasoning_budget")
+    ] = None
     add_generation_prompt: Annotated[bool | None, Meta(description="Whether the template opens the answer; true if absent")] = (
         None
     )

@@ -5,15 +5,21 @@ import io
 import logging
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
+from daemon.api.expectations import integer_fields
+from daemon.api.messages_schemas import MessagesBody
 from daemon.api.parameters import NO_EFFECT, REFUSED
-from daemon.api.schemas import ChatBody, CompletionBody
+from daemon.api.responses_schemas import ResponsesBody
+from daemon.api.schemas import MAX_COUNT, MAX_REACH, ChatBody, CompletionBody
+from daemon.core.wire import Submit
 from tests.api.conftest import Connect
 from tests.api.fakes import FakeServing, FakeTokenizing, application, settings
 from tests.api.reading import CHAT, error_of, until
 
 PATH = "/v1/chat/completions"
+DRY = ("dry_allowed_length", "dry_penalty_last_n")
 BOTH = (PATH, "/v1/completions")
 
 
@@ -26,12 +32,12 @@ BOTH = (PATH, "/v1/completions")
         ("temperature", True, "0 to 2"),
         ("top_p", 1.01, "0 to 1"),
         ("top_p", [], "0 to 1"),
-        ("top_k", -2, "at least -1"),
+        ("top_k", -2, "from -1"),
         ("min_p", 2, "0 to 1"),
-        ("max_tokens", 0, "at least 1"),
+        ("max_tokens", 0, "from 1"),
         ("max_tokens", 1.5, "an integer"),
         ("max_tokens", "16", "an integer"),
-        ("min_tokens", -1, "at least 0"),
+        ("min_tokens", -1, "from 0"),
         ("seed", "x", "an integer"),
         ("frequency_penalty", 2.1, "-2 to 2"),
         ("presence_penalty", -2.1, "-2 to 2"),
@@ -74,6 +80,7 @@ async def test_wrong_value_is_refused_by_name_with_what_was_expected(
         ("stop_token_ids", [70_000], "stop_token_ids[0]"),
         ("logit_bias", {"70000": 1}, "logit_bias.70000"),
         ("logit_bias", {"x": 1}, "logit_bias.x"),
+        ("logit_bias", {"9" * 5000: 1}, "logit_bias." + "9" * 20),
         ("stream_options", {"include_usage": 3}, "stream_options.include_usage"),
         ("stream_options", {"include_usage": True}, "stream_options"),
         ("top_logprobs", 2, "top_logprobs"),
@@ -113,6 +120,71 @@ async def test_wrong_part_of_a_chat_is_named(connect: Connect, field: str, value
     if param is not None:
         assert error["param"] == param
     assert serving.requests == []
+
+
+BIG = 2**70
+"""More than a message on the link can carry."""
+BODIES: list[tuple[str, type[msgspec.Struct], dict[str, object]]] = [
+    (PATH, ChatBody, CHAT),
+    ("/v1/completions", CompletionBody, {"prompt": "x"}),
+    ("/v1/messages", MessagesBody, {**CHAT, "max_tokens": 9}),
+    ("/v1/responses", ResponsesBody, {"input": "x"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [pytest.param(path, body, name, id=f"{path} {name}") for path, kind, body in BODIES for name in sorted(integer_fields(kind))],
+)
+async def test_number_too_big_for_the_link_is_refused_by_the_name_of_its_field(
+    connect: Connect, path: str, body: dict[str, object], field: str
+) -> None:
+    serving = FakeServing()
+    client = await connect(application(serving))
+    for number in (BIG, -BIG, 1e30, 10**4000):
+        response = await client.post(path, json={**body, field: number})
+        assert response.status == 400, await response.text()
+        error = (await response.json())["error"]
+        assert field in error["message"]
+        assert len(error["message"]) < 500
+    assert serving.requests == []
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "named"),
+    [
+        (PATH, {"stop_token_ids": [BIG]}, "stop_token_ids[0]"),
+        (PATH, {"logit_bias": {str(BIG): 1}}, "logit_bias"),
+        ("/v1/completions", {"prompt": [BIG]}, "prompt"),
+        ("/v1/completions", {"prompt": [[3, BIG]]}, "prompt"),
+        ("/v1/messages", {"max_tokens": 9, "thinking": {"type": "enabled", "budget_tokens": BIG}}, "thinking.budget_tokens"),
+        ("/detokenize", {"tokens": [BIG]}, "tokens[0]"),
+    ],
+)
+async def test_number_too_big_inside_a_field_is_refused_by_name_too(
+    connect: Connect, path: str, fields: dict[str, object], named: str
+) -> None:
+    serving = FakeServing()
+    client = await connect(application(serving))
+    response = await client.post(path, json={**CHAT, **fields})
+    assert response.status == 400, await response.text()
+    assert named in (await response.json())["error"]["message"]
+    assert serving.requests == []
+
+
+@pytest.mark.parametrize("number", [MAX_REACH, MAX_COUNT])
+async def test_greatest_number_of_each_field_can_be_written_to_the_link(connect: Connect, number: int) -> None:
+    serving = FakeServing()
+    client = await connect(application(serving))
+    names = ("max_tokens", "min_tokens", "reasoning_budget") if number == MAX_COUNT else ("top_k", *DRY)
+    prompts = {**CHAT, **dict.fromkeys(names, number), "dry_multiplier": 1, "seed": number}
+    response = await client.post(PATH, json=prompts)
+    assert response.status == 200, await response.text()
+    (request,) = serving.requests
+    submit = Submit(
+        1, 1, [], 0, request.max_tokens, request.min_tokens, request.sampler, request.seed, reasoning=request.reasoning
+    )
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(submit), type=Submit) == submit
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
