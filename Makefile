@@ -12,6 +12,8 @@ XDG_CACHE_HOME ?= $(HOME)/.cache
 export EXL3D_TEST_STATE ?= $(XDG_CACHE_HOME)/exl3d/test-state
 
 PYTEST_ARGS ?=
+# Files of tests run at a time.
+WORKERS ?= 2
 BENCH_ARGS ?=
 SERVE_ARGS ?=
 
@@ -32,7 +34,7 @@ serve: $(SERVE_STAMP) ## install what is needed, then run the daemon (without a 
 test: $(TEST_STAMP) ## run the tests
 	@$(BIN)/exl3ctl model demo --state-dir "$(EXL3D_TEST_STATE)" >/dev/null \
 		|| echo "make test: the demo model is not there; its tests will be skipped" >&2
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 test-gpu: $(TEST_STAMP) ## run the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu $(PYTEST_ARGS)
