@@ -1,6 +1,6 @@
 """From a config.yaml, `--set` options and the environment to `Settings`, once, at start. Nobody reads them later.
 
-Every complaint names the key, and the line where the file has it.
+Every complaint names the key, and the line where the file has it, or the command line where it was typed there.
 """
 
 import difflib
@@ -19,6 +19,7 @@ from daemon.core.errors import ConfigError
 from daemon.core.settings import Settings
 
 SYSTEM_FILE = Path("/etc/exl3d/config.yaml")
+_COMMAND_LINE = "command line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,25 @@ class Configuration:
     state_dir: Path
     source: Path | None
     """The file it came from; None where there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where each key was written, so that a person is sent to the right place."""
+
+    file: str
+    lines: Mapping[str, int]
+    typed: tuple[str, ...]
+    """Keys given on the command line; these go before the file's."""
+
+    def of(self, path: str) -> str:
+        """As in `config.yaml, line 3`. `path` as in `keys[0].name`; msgspec writes `[...]` for any item of a list, and the
+        first item's line is near enough.
+        """
+        if any(path == key or path.startswith((f"{key}.", f"{key}[")) for key in self.typed):
+            return _COMMAND_LINE
+        line = self.lines.get(path.replace("[...]", "[0]"))
+        return f"{self.file}, line {line}" if line else self.file
 
 
 def find_file(given: Path | None, environment: Mapping[str, str]) -> Path | None:
@@ -46,14 +66,12 @@ def read_configuration(given: Path | None, overrides: Sequence[str], environment
     text = "" if source is None else _read(source)
     name = "settings" if source is None else str(source)
     tree = _parse(text, name)
-    lines = _lines(text, name)
-    for override in overrides:
-        _override(tree, override)
+    places = _Places(name, _lines(text, name), tuple(_override(tree, override) for override in overrides))
     try:
         settings = msgspec.convert(_spell_nulls(tree, Settings), Settings)
     except msgspec.ValidationError as problem:
-        raise _explain(problem, lines, name) from problem
-    _refuse_open_door(settings, name)
+        raise _explain(problem, places) from problem
+    _refuse_open_door(settings, places)
     return Configuration(settings, state_directory(settings, environment), source)
 
 
@@ -111,7 +129,8 @@ def _collect(node: yaml.Node, path: str, lines: dict[str, int], file: str) -> No
             _collect(item, f"{path}[{index}]", lines, file)
 
 
-def _override(tree: dict[str, object], override: str) -> None:
+def _override(tree: dict[str, object], override: str) -> str:
+    """Put one `section.key=value` into the tree; gives the key's path. Raises ConfigError."""
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise ConfigError(f"--set wants section.key=value, not {override!r}")
@@ -128,6 +147,7 @@ def _override(tree: dict[str, object], override: str) -> None:
         place[key] = yaml.safe_load(text)
     except yaml.YAMLError as problem:
         raise ConfigError(f"--set {override}: the value is no YAML: {problem}") from problem
+    return path.strip()
 
 
 def _spell_nulls(tree: dict[str, object], kind: type[msgspec.Struct]) -> dict[str, object]:
@@ -147,8 +167,8 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>[^`]*)`")
 _PLACE = re.compile(r" - at `(?:key in )?\$(?P<path>[^`]*)`$")
 
 
-def _explain(problem: msgspec.ValidationError, lines: Mapping[str, int], name: str) -> ConfigError:
-    """Msgspec's words with our names: the key, its line, and the key that was probably meant."""
+def _explain(problem: msgspec.ValidationError, places: _Places) -> ConfigError:
+    """Msgspec's words with our names: the key, its place, and the key that was probably meant."""
     text = str(problem)
     found = _PLACE.search(text)
     path = found["path"].lstrip(".") if found else ""
@@ -162,14 +182,7 @@ def _explain(problem: msgspec.ValidationError, lines: Mapping[str, int], name: s
         path = key
     elif path:
         words = f"`{path}`: {words[:1].lower()}{words[1:]}"
-    line = _line_of(path, lines)
-    return ConfigError(words, f"{name}, line {line}" if line else name)
-
-
-def _line_of(path: str, lines: Mapping[str, int]) -> int | None:
-    """Msgspec writes `[...]` for any item of a list; the first item's line is near enough."""
-    wanted = path.replace("[...]", "[0]")
-    return lines.get(wanted)
+    return ConfigError(words, places.of(path))
 
 
 def _known_keys(path: str) -> Iterable[str]:
@@ -192,11 +205,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _refuse_open_door(settings: Settings, name: str) -> None:
+def _refuse_open_door(settings: Settings, places: _Places) -> None:
     if settings.keys or is_loopback(settings.host):
         return
     raise ConfigError(
         f"host {settings.host} can be reached by other machines, so exl3d wants API keys."
         " Run `exl3ctl key new NAME` for each person and put the lines it prints under `keys:`, or use host 127.0.0.1",
-        name,
+        _COMMAND_LINE if "host" in places.typed else places.file,
     )

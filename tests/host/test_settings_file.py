@@ -86,6 +86,30 @@ def test_wrong_override_is_named(tmp_path: Path, override: str) -> None:
     assert override.partition("=")[0] in str(problem)
 
 
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("port=99999", "`port`"),
+        ("engine.k_bits=99", "`engine.k_bits`"),
+        ("keys=[{name: ann}]", "`keys[0]`"),
+        ("nonsense=1", "`nonsense`"),
+        ("host=0.0.0.0", "host 0.0.0.0"),
+    ],
+)
+def test_mistake_on_the_command_line_is_not_blamed_on_the_file(tmp_path: Path, override: str, key: str) -> None:
+    problem = read(tmp_path, "port: 1\nengine:\n  k_bits: 4\n", override)
+    assert problem is not None
+    assert str(problem).startswith("command line: ")
+    assert key in str(problem)
+    assert "config.yaml" not in str(problem).replace("in config.yaml", "")
+
+
+def test_mistake_in_the_file_keeps_its_line_beside_options(tmp_path: Path) -> None:
+    problem = read(tmp_path, "port: 1\nengine:\n  k_bits: 99\n", "port=2")
+    assert problem is not None
+    assert "config.yaml, line 3" in str(problem)
+
+
 def test_missing_file_is_an_error_only_when_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"other\.yaml"):
         read_configuration(tmp_path / "other.yaml", (), {})
