@@ -125,7 +125,7 @@ def _worded(problem: msgspec.ValidationError, given: Mapping[str, object], kind:
     param = path.replace("[...]", "")
     told = text[: found.start()] if found else text
     wanted = expectation(kind, name)
-    if param == name and not isinstance(given[name], dict | list):
+    if param == name and (not isinstance(given[name], dict | list) or not given[name]):
         return InvalidRequest(f"`{param}` is {_shown(given[name])}; expected {wanted}.", param, "invalid_value")
     return InvalidRequest(f"`{param}`: {told[0].lower()}{told[1:]}. `{name}` must be {wanted}.", param, "invalid_value")
 
@@ -143,9 +143,9 @@ def _same(value: object, usual: object) -> bool:
 
 
 def _refuse_not_finite(raw: bytes, kind: type[msgspec.Struct]) -> None:
-    """Name the field if all that is wrong with the body is a NaN or an infinity."""
+    """Name the field if all that is wrong with the body is a NaN, an infinity, or a number of more digits than can be read."""
     try:
-        lenient: object = json.loads(raw)
+        lenient: object = json.loads(raw, parse_int=float)
     except (ValueError, RecursionError):
         return
     for path, value in _numbers(lenient, ""):
@@ -166,7 +166,7 @@ def _numbers(value: object, path: str) -> Iterator[tuple[str, float]]:
 
 
 def _kind_of(value: object) -> str:
-    return _KINDS.get(type(value), "an object")
+    return "an empty array" if value == [] else _KINDS.get(type(value), "an object")
 
 
 _KINDS: Mapping[type, str] = {

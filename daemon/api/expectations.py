@@ -68,7 +68,7 @@ def _words(type_: inspect.Type) -> str:
     match _bare(type_):
         case inspect.UnionType(types):
             kinds = [_words(part) for part in types if not isinstance(_bare(part), inspect.NoneType)]
-            return " or ".join(sorted(kinds, key=lambda words: words.startswith("an array")))
+            return " or ".join(sorted(kinds, key=lambda words: " array" in words.partition(":")[0]))
         case inspect.BoolType():
             return "true or false"
         case inspect.IntType() as number:
@@ -77,9 +77,10 @@ def _words(type_: inspect.Type) -> str:
             return "a number" + _range(number)
         case inspect.StrType(min_length=least):
             return "a non-empty string" if least else "a string"
-        case inspect.ListType(item, _, most):
+        case inspect.ListType(item, least, most):
             limit = f" of at most {most}" if most is not None else ""
-            return f"an array{limit}" if _words(item) == _ANY else f"an array{limit}: each {_words(item)}"
+            array = f"a non-empty array{limit}" if least else f"an array{limit}"
+            return array if _words(item) == _ANY else f"{array}: each {_words(item)}"
         case inspect.DictType(_, value):
             return "an object" if _words(value) == _ANY else f"an object: each value {_words(value)}"
         case inspect.StructType(cls):

@@ -150,6 +150,13 @@ async def test_number_too_big_for_the_link_is_refused_by_the_name_of_its_field(
     assert serving.requests == []
 
 
+async def test_empty_conversation_is_refused_in_words_for_people(connect: Connect) -> None:
+    client = await connect(application(FakeServing()))
+    error = await error_of(await client.post(PATH, json={"messages": []}))
+    assert error["message"] == "`messages` is an empty array; expected a non-empty array."
+    assert (error["param"], error["code"]) == ("messages", "invalid_value")
+
+
 @pytest.mark.parametrize(
     ("path", "fields", "named"),
     [
@@ -187,7 +194,7 @@ async def test_greatest_number_of_each_field_can_be_written_to_the_link(connect:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(submit), type=Submit) == submit
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 5000, "-" + "9" * 5000])
 async def test_number_that_is_none_is_refused_by_the_name_and_range_of_its_field(connect: Connect, number: str) -> None:
     client = await connect(application())
     response = await client.post(PATH, data='{"messages":[{"role":"user","content":"x"}],"temperature":' + number + "}")
