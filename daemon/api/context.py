@@ -34,6 +34,8 @@ class Api:
 API = web.AppKey("api", Api)
 OWNER = web.RequestKey("owner", str)
 REQUEST_ID = web.RequestKey("request_id", str)
+RUNNING = web.RequestKey("running", bool)
+"""Present from the moment its streams are asked for."""
 OUTCOME = web.RequestKey("outcome", str)
 """How a generation ended, for the count of requests."""
 

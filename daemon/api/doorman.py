@@ -1,7 +1,8 @@
 """What happens to every request before and after its handler: its id, who asks, CORS, and the shape of errors.
 
 1. A request id: the client's own where it is sane, else a new one; it is in every answer. 2. A preflight of an allowed web origin
-is answered. 3. The key. 4. The handler. 5. Whatever it raised becomes an answer in the caller's dialect. 6. The count.
+is answered. 3. The key. 4. The handler. 5. Whatever it raised becomes an answer in the caller's dialect. 6. The count. A request
+that was refused before it became a stream gets its log line here; streams have theirs from the registry.
 """
 
 import asyncio
@@ -15,15 +16,18 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from daemon.api.auth import Authenticator
-from daemon.api.context import OUTCOME, OWNER, REQUEST_ID
+from daemon.api.context import OUTCOME, OWNER, REQUEST_ID, RUNNING
 from daemon.api.errors import Answer, Dialect, answer_to, error_json, protocol_error, unknown_url, wrong_method
 from daemon.api.meters import Meters
+from daemon.core.errors import NotReady, Overloaded
 
 REQUEST_ID_HEADER = "x-request-id"
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _CORS_METHODS = "GET, POST, OPTIONS"
 _EXPOSED = "x-request-id, x-exl3d-max-tokens-clamped, Retry-After"
 _UNCOUNTED = "-"
+_LOGGED = 80
+"""Characters of a field's name in the log."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +81,8 @@ class Doorman:
         self._count(request, answer.code or answer.type)
         if answer.code == "internal_error":
             _log.error("request %s: %s %s failed", request[REQUEST_ID], request.method, request.path, exc_info=error)
+        elif request.method == "POST" and (RUNNING not in request or isinstance(error, Overloaded | NotReady)):
+            _log_refusal(request, answer)
         return web.Response(
             body=error_json(answer, dialect_of(request.path)),
             status=answer.status,
@@ -101,6 +107,19 @@ class Doorman:
 def dialect_of(path: str) -> Dialect:
     """Which shape of error the callers of a path expect."""
     return Dialect.ANTHROPIC if path == "/v1/messages" or path.startswith("/v1/messages/") else Dialect.OPENAI
+
+
+def _log_refusal(request: web.Request, answer: Answer) -> None:
+    """Names and numbers only: the words of an error may quote what somebody wrote."""
+    _log.info(
+        "%s of %s: refused, %s %d %s%s",
+        request[REQUEST_ID],
+        request.get(OWNER) or _UNCOUNTED,
+        request.match_info.route.resource.canonical if request.match_info.route.resource else "unknown path",
+        answer.status,
+        answer.code or answer.type,
+        "" if answer.param is None else f" {answer.param[:_LOGGED]!r}",
+    )
 
 
 def _worded(request: web.Request, error: Exception) -> Answer:

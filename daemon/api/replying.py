@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp import web
 
-from daemon.api.context import API, OUTCOME, REQUEST_ID
+from daemon.api.context import API, OUTCOME, REQUEST_ID, RUNNING
 from daemon.api.errors import Answer, Dialect, answer_to, error_json
 from daemon.api.limits import CLAMPED_HEADER
 from daemon.api.preparing import Prepared
@@ -33,6 +33,7 @@ async def stream_reply(
 ) -> web.StreamResponse:
     """Stream the voices' bytes, then `last()`. An error before the first byte is raised, a later one becomes `failure`."""
     api = request.app[API]
+    request[RUNNING] = True
     async with EventStream(request, headers_of(request, prepared), api.settings.server.keepalive_seconds) as out:
         try:
             await run(api.serving, prepared.groups, voices, out.send)
@@ -54,6 +55,7 @@ async def whole_reply(
     request: web.Request, prepared: Prepared, voices: Sequence[Sequence[Voice]], body: Callable[[], bytes]
 ) -> web.Response:
     """Run the voices to their end, then send `body()`."""
+    request[RUNNING] = True
     await run(request.app[API].serving, prepared.groups, voices, discard)
     return web.Response(body=body(), content_type="application/json", headers=headers_of(request, prepared))
 

@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from daemon.core.errors import ConfigError
+from daemon.core.errors import ConfigError, NotReady, Overloaded, PoisonousRequest, RequestError
 from daemon.core.keys import SALT_BYTES, SECRET_BYTES, hash_key, new_key
 from daemon.core.settings import KeySettings, Settings
 from tests.api.conftest import Connect
-from tests.api.fakes import FakeServing, application, settings
+from tests.api.fakes import FakeServing, application, breaks, settings
 from tests.api.reading import CHAT, error_of
 
 PATH = "/v1/chat/completions"
@@ -21,6 +21,39 @@ WITH_KEYS = Settings(
         KeySettings(name="bob", hash=hash_key(OWN_KEY, os.urandom(SALT_BYTES))),
     ]
 )
+
+
+REFUSALS: list[tuple[dict[str, object], RequestError | None, str]] = [
+    ({"max_tokens": "many"}, None, "400 invalid_value 'max_tokens'"),
+    ({"model": "gpt"}, None, "404 model_not_found 'model'"),
+    ({"messages": [{"role": "user"}]}, None, "'messages[0].content'"),
+    ({}, Overloaded("Too many people.", 3, own_limit=False), "503 overloaded"),
+    ({}, NotReady("No engine.", 3), "503 not_ready"),
+]
+
+
+@pytest.mark.parametrize(("fields", "refusal", "told"), REFUSALS)
+async def test_refused_request_leaves_one_line_with_its_id_and_no_text(
+    connect: Connect, caplog: pytest.LogCaptureFixture, fields: dict[str, object], refusal: RequestError | None, told: str
+) -> None:
+    caplog.set_level("INFO", "daemon.api.doorman")
+    client = await connect(application(FakeServing(refusal=refusal)))
+    for stream in (False, True):
+        caplog.clear()
+        body = {"messages": [{"role": "user", "content": "a secret"}], "stream": stream, **fields}
+        response = await client.post(PATH, json=body, headers={"x-request-id": "mine"})
+        assert response.status >= 400
+        (line,) = [record.getMessage() for record in caplog.records if record.name == "daemon.api.doorman"]
+        assert line.startswith(f"mine of local: refused, {PATH} ")
+        assert told in line
+        assert "secret" not in line
+
+
+async def test_request_that_broke_while_it_ran_has_no_second_line(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "daemon.api.doorman")
+    client = await connect(application(FakeServing(breaks(PoisonousRequest(), "Hel"))))
+    assert (await client.post(PATH, json=CHAT)).status == 422
+    assert [record for record in caplog.records if record.name == "daemon.api.doorman"] == []
 
 
 async def test_unknown_path_is_404_in_openais_shape(connect: Connect) -> None:
