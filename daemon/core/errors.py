@@ -14,7 +14,7 @@ Exl3dError
 │   ├── Overloaded               a queue is full; carries when to come back and whose limit it was
 │   ├── NotReady                 no engine can serve now (starting, restarting, stopped)
 │   ├── RequestTimeout           the deadline passed before the answer was complete
-│   ├── ShuttingDown             the daemon stops; the stream was ended
+│   ├── ShuttingDown             the daemon stops; the stream was ended, or not begun
 │   ├── PoisonousRequest         this request killed an engine while running alone
 │   └── GenerationFailed         the engine gave up on this request alone
 ├── ConfigError                  the configuration or a model directory is at fault; the daemon ends with exit code 78
@@ -160,7 +160,7 @@ class RequestTimeout(RequestError):
 class ShuttingDown(RequestError):
     """The daemon is stopping and the drain time is over."""
 
-    message: str = "The server is shutting down; the answer was cut off here. Please try again in a moment."
+    message: str = "The server is shutting down and cannot complete this answer. Please try again in a moment."
 
     def __str__(self) -> str:
         return self.message

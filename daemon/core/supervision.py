@@ -101,7 +101,7 @@ def describe(mode: Mode) -> str:
         case Stopped():
             return "no engine is running"
         case Starting(stage=stage, done=done, total=total):
-            return f"{stage or 'starting'} {done} of {total}" if total else stage or "starting"
+            return f"{stage or 'loading'} {done} of {total}" if total > 1 else stage or "a new process starts"
         case Ready():
             return "requests are served"
         case Draining():

@@ -89,6 +89,12 @@ def test_loading_progress_is_described() -> None:
     assert describe(machine.mode) == "loading layers 3 of 10"
 
 
+@pytest.mark.parametrize(("stage", "words"), [("importing", "importing"), ("", "a new process starts")])
+def test_stage_without_parts_is_described_without_figures(stage: str, words: str) -> None:
+    machine, _ = play([StartAsked(0), Progressed(1, 1, stage, 0, 1)])
+    assert describe(machine.mode) == words
+
+
 def test_crash_interrupts_once_and_restarts_at_once() -> None:
     machine, effects = play([LinkLost(10, 1), Exited(10.1, 1, -9)], ready())
     assert [type(effect) for effect in effects] == [Interrupt, Spawn]
