@@ -78,6 +78,16 @@ class EngineSettings(_Section, frozen=True):
     checkpoint_memory_mib: Annotated[int, Meta(description="On hybrid models: host memory for recurrent checkpoints", ge=0)] = (
         4096
     )
+    ram_cache_mib: Annotated[
+        int, Meta(description="On a GPU: pinned host memory that keeps prefixes the GPU has no room for; 0: none", ge=0)
+    ] = 0
+    disk_cache_gib: Annotated[
+        float,
+        Meta(
+            description="On a GPU, with ram_cache_mib: disk for prefixes, in state_dir/prefixes; they survive a restart; 0: none",
+            ge=0,
+        ),
+    ] = 0.0
     gpu_split: Annotated[
         list[float] | None, Meta(description="GiB of each GPU to use, as [11.0, 11.0]; null: filled in order as needed")
     ] = None

@@ -58,6 +58,7 @@ def load(
     """Load a model and everything around it. Raises EngineFailed."""
     settings = configure.engine
     tokens = cache_tokens(configure, device)
+    _check_tiers(settings, device)
     desk = Desk()
     try:
         if device.kind is DeviceKind.NULL:
@@ -67,7 +68,7 @@ def load(
             null = None
             parts = _load_parts(configure, device, tokens, progress)
         progress("building", 0, 1)
-        generator = _build_generator(parts, desk, settings)
+        generator = _build_generator(parts, desk, configure)
         grammars = GrammarCompiler(parts.tokenizer, wake)
     except EngineFailed:
         raise
@@ -193,7 +194,23 @@ def _build_cache(model: Model, settings: EngineSettings, tokens: int) -> Cache:
     return Cache(model, tokens, CacheLayer_quant, settings.max_batch, k_bits=k_bits, v_bits=v_bits)
 
 
-def _build_generator(parts: Parts, desk: Desk, settings: EngineSettings) -> Generator:
+def _check_tiers(settings: EngineSettings, device: Device) -> None:
+    """The tiers behind the GPU's cache need one: exllamav3 copies their pages with CUDA (cache/cpu_cache.py)."""
+    if device.kind is not DeviceKind.CUDA and (settings.ram_cache_mib or settings.disk_cache_gib):
+        raise EngineFailed(
+            FatalClass.CONFIG, "engine.ram_cache_mib and engine.disk_cache_gib need a GPU; set both to 0 on this machine"
+        )
+    if settings.disk_cache_gib and not settings.ram_cache_mib:
+        raise EngineFailed(
+            FatalClass.CONFIG, "engine.disk_cache_gib is written through engine.ram_cache_mib, which is 0; set it to 2048 or more"
+        )
+
+
+def _build_generator(parts: Parts, desk: Desk, configure: Configure) -> Generator:
+    settings = configure.engine
+    disk = Path(configure.state_dir, "prefixes") if settings.disk_cache_gib else None
+    if disk is not None:
+        disk.mkdir(parents=True, exist_ok=True)
     return Generator(
         WatchedModel(parts.model, desk),
         parts.cache,
@@ -205,6 +222,9 @@ def _build_generator(parts: Parts, desk: Desk, settings: EngineSettings) -> Gene
         prefill_cooldown=0,
         recurrent_cache_size=settings.checkpoint_memory_mib << 20,
         recurrent_checkpoint_interval_pp=settings.checkpoint_tokens,
+        cpu_cache_size=settings.ram_cache_mib << 20,
+        disk_cache_dir=None if disk is None else str(disk),
+        disk_cache_size=int(settings.disk_cache_gib * 2**30),
     )
 
 

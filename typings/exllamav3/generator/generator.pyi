@@ -42,6 +42,9 @@ class Generator:
         shared_chunk_size: int | None = None,
         prefill_cooldown: int | None = 4,
         enable_defrag: bool = True,
+        cpu_cache_size: int = 0,
+        disk_cache_dir: str | None = None,
+        disk_cache_size: int = ...,
         recurrent_cache_size: int = ...,
         recurrent_checkpoint_interval_pp: int = 32768,
     ) -> None: ...
