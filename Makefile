@@ -52,7 +52,7 @@ format: $(TEST_STAMP) ## format the code and write generated files anew
 	$(BIN)/ruff check --fix
 	$(BIN)/exl3ctl config example > config.yaml
 
-bench: $(TEST_STAMP) ## measure: make bench NAME=overhead | health
+bench: $(TEST_STAMP) ## measure: make bench NAME=overhead | health | prefix
 	@$(BIN)/python -m ops.bench "$(NAME)" $(BENCH_ARGS)
 
 demo: $(SERVE_STAMP) ## make the demo model ready
