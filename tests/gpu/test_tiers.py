@@ -1,4 +1,4 @@
-"""The tiers behind the GPU's prefix cache, on a real GPU: what the pool lost comes back from memory, what an engine lost from disk.
+"""The tiers behind the GPU's prefix cache, on a real GPU: the pool's losses come back from memory, an engine's from disk.
 
 exllamav3 copies these tiers' pages with CUDA, so there is nothing to try on a CPU but that they are refused there
 (`engine/test_loading.py`).
