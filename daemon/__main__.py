@@ -62,7 +62,8 @@ GOODBYE_SECONDS = 5.0
 """How long handlers may take to write their last event after their streams have ended."""
 STATUS_SECONDS = 5.0
 MORE_TIME_SECONDS = 5.0
-"""Least time between two requests for more time to load."""
+"""Least time between two requests for more time to load. Each reaches beyond the silence after which the supervisor itself
+takes the load for hung, so that it can replace that engine before systemd ends the whole service."""
 
 
 def main() -> None:
@@ -306,7 +307,7 @@ class Daemon:
         mode = view.mode
         if isinstance(mode, Starting) and view.t - self._asked_more_time >= MORE_TIME_SECONDS:
             self._asked_more_time = view.t
-            self._systemd.more_time()
+            self._systemd.more_time(self._settings.supervisor.load_stall_seconds + MORE_TIME_SECONDS)
         if isinstance(mode, Stopping) and isinstance(mode.after, ThenStop):
             self._parts.streams.end_all(ShuttingDown)
         self._systemd.status(f"{name_of(mode)}: {supervision.describe(mode)}")

@@ -112,7 +112,7 @@ def dialect_of(path: str) -> Dialect:
 def _log_refusal(request: web.Request, answer: Answer) -> None:
     """Names and numbers only: the words of an error may quote what somebody wrote."""
     _log.info(
-        "%s of %s: refused, %s %d %s%s",
+        "refused %s of %s, POST %s: %d %s%s",
         request[REQUEST_ID],
         request.get(OWNER) or _UNCOUNTED,
         request.match_info.route.resource.canonical if request.match_info.route.resource else "unknown path",

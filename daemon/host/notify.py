@@ -11,8 +11,6 @@ from typing import Protocol
 
 import sdnotify
 
-EXTEND_SECONDS = 60
-"""Time systemd is asked for whenever a load has progressed."""
 _SHARE = 3
 """Pings in a watchdog interval."""
 _STATUS_LIMIT = 400
@@ -86,7 +84,7 @@ class Systemd:
             self._status = folded
             self._notifier.notify(f"STATUS={folded}")
 
-    def more_time(self, seconds: float = EXTEND_SECONDS) -> None:
+    def more_time(self, seconds: float) -> None:
         """Start or stop takes longer, and is known to move."""
         self._notifier.notify(f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}")
 

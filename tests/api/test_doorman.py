@@ -44,7 +44,7 @@ async def test_refused_request_leaves_one_line_with_its_id_and_no_text(
         response = await client.post(PATH, json=body, headers={"x-request-id": "mine"})
         assert response.status >= 400
         (line,) = [record.getMessage() for record in caplog.records if record.name == "daemon.api.doorman"]
-        assert line.startswith(f"mine of local: refused, {PATH} ")
+        assert line.startswith(f"refused mine of local, POST {PATH}: ")
         assert told in line
         assert "secret" not in line
 

@@ -127,7 +127,7 @@ def test_with_systemd_its_socket_is_used(hear: Callable[[], list[bytes]]) -> Non
 
 def test_socket_that_nobody_reads_holds_nobody_up(hear: Callable[[], list[bytes]], systemd: Systemd) -> None:
     for _ in range(5000):
-        systemd.more_time()
+        systemd.more_time(1)
     assert 0 < len(hear()) < 5000
 
 
