@@ -22,17 +22,22 @@ class Family(Enum):
     MISTRAL = "mistral"
     GPT_OSS = "gpt_oss"
 
+    @property
+    def thinks(self) -> bool:
+        """Whether models of the family think before they speak."""
+        return self is not Family.MISTRAL
+
     def thought(self, text: str) -> str:
-        """A thought, from where the model begins to speak."""
+        """A thought, from where the model begins to speak; nothing where the family has none."""
         match self:
-            case Family.QWEN35 | Family.GLM:
+            case Family.QWEN35:
                 return f"{text}\n</think>\n\n"  # the prompt has opened it
-            case Family.HERMES:
+            case Family.HERMES | Family.GLM:
                 return f"<think>\n{text}\n</think>\n\n"
             case Family.GEMMA4:
                 return f"<|channel>thought\n{text}\n<channel|>"
             case Family.MISTRAL:
-                return f"[THINK]{text}[/THINK]"
+                return ""
             case Family.GPT_OSS:
                 return f"<|channel|>analysis<|message|>{text}<|end|><|start|>assistant"
 
