@@ -4,8 +4,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -32,13 +32,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(Architecture.LLAMA, tmp_path_factory.mktemp("llama"))
 
 
-def real_house(model: Path, engine: EngineSettings) -> AbstractAsyncContextManager[House]:
+@asynccontextmanager
+async def real_house(model: Path, engine: EngineSettings) -> AsyncGenerator[House]:
     """A host around the real engine."""
-    reading = read_model_directory(model)
+    reading = await asyncio.to_thread(read_model_directory, model)
     pool = TokenizerPool(reading.model, reading.tokenizer)
     pool.close()
     configure = Configure(str(model), 4096, engine, str(model.parent))
-    return house(argv=REAL, configure=configure, vocabulary=pool.vocabulary)
+    async with house(argv=REAL, configure=configure, vocabulary=pool.vocabulary) as built:
+        yield built
 
 
 async def answers(h: House, count: int) -> list[Heard]:
