@@ -7,10 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from daemon.api.schemas import MAX_COUNT, MAX_STOPS, Json, StopString
-
-MAX_TOP_K = 999_999
-"""More than any vocabulary has."""
+from daemon.api.schemas import MAX_COUNT, MAX_STOPS, MAX_TOP_K, Json, StopString
 
 
 class _Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

@@ -7,8 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from daemon.api.messages_schemas import MAX_TOP_K
-from daemon.api.schemas import MAX_COUNT, MAX_STOPS, Json, StopString
+from daemon.api.schemas import MAX_COUNT, MAX_STOPS, MAX_TOP_K, Json, StopString
 
 
 class _Tagged(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

@@ -17,8 +17,10 @@ MAX_TOP_LOGPROBS = 20
 MAX_TIMEOUT = 86_400.0
 MAX_COUNT = 2**63 - 1
 """Most tokens that a length or a budget may name, as clients do that mean "no limit": the most that the link can carry."""
-MAX_REACH = 2**31 - 1
-"""Most tokens that samplers look at: the most that their kernels can take."""
+MAX_TOP_K = 2**31 - 1
+"""The most that the kernels of samplers can take; some clients say it for "all"."""
+MAX_REACH = 2**30
+"""Most tokens that DRY looks at: its kernel adds lengths to it in 32 bits."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +56,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
         None
     )
     top_k: Annotated[
-        Annotated[int, Meta(ge=-1, le=MAX_REACH)] | None, Meta(description="Keep the k likeliest tokens; 0 or -1: all")
+        Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None, Meta(description="Keep the k likeliest tokens; 0 or -1: all")
     ] = None
     min_p: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Drop tokens less likely than this share of the likeliest")

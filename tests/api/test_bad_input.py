@@ -12,14 +12,13 @@ from daemon.api.expectations import integer_fields
 from daemon.api.messages_schemas import MessagesBody
 from daemon.api.parameters import NO_EFFECT, REFUSED
 from daemon.api.responses_schemas import ResponsesBody
-from daemon.api.schemas import MAX_COUNT, MAX_REACH, ChatBody, CompletionBody
+from daemon.api.schemas import MAX_COUNT, MAX_REACH, MAX_TOP_K, ChatBody, CompletionBody
 from daemon.core.wire import Submit
 from tests.api.conftest import Connect
 from tests.api.fakes import FakeServing, FakeTokenizing, application, settings
 from tests.api.reading import CHAT, error_of, until
 
 PATH = "/v1/chat/completions"
-DRY = ("dry_allowed_length", "dry_penalty_last_n")
 BOTH = (PATH, "/v1/completions")
 
 
@@ -179,15 +178,20 @@ async def test_number_too_big_inside_a_field_is_refused_by_name_too(
     assert serving.requests == []
 
 
-@pytest.mark.parametrize("number", [MAX_REACH, MAX_COUNT])
-async def test_greatest_number_of_each_field_can_be_written_to_the_link(connect: Connect, number: int) -> None:
+async def test_greatest_number_of_each_field_can_be_written_to_the_link(connect: Connect) -> None:
     serving = FakeServing()
     client = await connect(application(serving))
-    names = ("max_tokens", "min_tokens", "reasoning_budget") if number == MAX_COUNT else ("top_k", *DRY)
-    prompts = {**CHAT, **dict.fromkeys(names, number), "dry_multiplier": 1, "seed": number}
-    response = await client.post(PATH, json=prompts)
+    fields = {
+        "top_k": MAX_TOP_K,
+        "dry_multiplier": 1,
+        **dict.fromkeys(("dry_allowed_length", "dry_penalty_last_n"), MAX_REACH),
+        **dict.fromkeys(("max_tokens", "min_tokens", "reasoning_budget", "seed"), MAX_COUNT),
+    }
+    response = await client.post(PATH, json={**CHAT, **fields})
     assert response.status == 200, await response.text()
     (request,) = serving.requests
+    assert request.sampler.top_k == MAX_TOP_K
+    assert request.seed == MAX_COUNT
     submit = Submit(
         1, 1, [], 0, request.max_tokens, request.min_tokens, request.sampler, request.seed, reasoning=request.reasoning
     )
