@@ -272,11 +272,14 @@ class Daemon:
         except BaseException:
             admin.close()
             raise
+        prompts = PromptBuilder(self._reading.model)
+        if prompts.problem is not None:
+            _log.warning("no chat can be served, completions only: %s", prompts.problem)
         app = build(
             serving=parts.streams,
             watching=parts.watch,
             tokenizing=parts.tokenizer,
-            prompts=PromptBuilder(self._reading.model),
+            prompts=prompts,
             added=self._reading.model.added,
             settings=settings,
             version=self._version,

@@ -52,4 +52,4 @@ def served(model: str | None, card: ModelCard) -> str:
 def origin_of(request: web.Request, prefix: str) -> Origin:
     """A fresh public id, who asks, and how urgently. Raises InvalidRequest for a priority that is none."""
     priority = asked_priority(request.headers.get(PRIORITY_HEADER))
-    return Origin(f"{prefix}-{uuid.uuid4().hex}", request[OWNER], time.monotonic(), priority)
+    return Origin(f"{prefix}-{uuid.uuid4().hex}", request[OWNER], time.monotonic(), priority, request[REQUEST_ID])

@@ -81,6 +81,8 @@ class Origin:
     """CLOCK_MONOTONIC seconds."""
     priority: Priority | None = None
     """None: not said."""
+    request_id: str = ""
+    """The `x-request-id` of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,7 @@ class Preparing:
             deadline=None if body.timeout is None else origin.arrived + body.timeout,
             hide_special=body.skip_special_tokens is not False,
             shown_ids=prompt.shown_ids,
+            request_id=origin.request_id,
         )
         others = [replace(first, name=f"{origin.name}.{choice}", seed=seed_of(body, choice)) for choice in range(1, body.n or 1)]
         return Group((first, *others), length, prompt.echo)

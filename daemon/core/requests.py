@@ -43,6 +43,8 @@ class ValidRequest:
     """Leave special tokens (as a tokenizer defines them) out of the text, but for those in `shown_ids`."""
     shown_ids: frozenset[int] = frozenset()
     """Special ids that are part of the text nevertheless: the tags that parsers look for."""
+    request_id: str = ""
+    """The `x-request-id` of the HTTP request it belongs to: several choices, and a line in the log of a proxy, may share it."""
 
     @property
     def prompt_tokens(self) -> int:

@@ -31,12 +31,14 @@ class RequestSummary:
     total: float
     attempts: int
     """Engines it took."""
+    request_id: str = ""
+    """The `x-request-id` of its HTTP request."""
 
 
 def log_request(summary: RequestSummary) -> None:
     """The canonical line of a request."""
     _requests.info(
-        "%s of %s: %s, in %d (%d cached) out %d, queue %s, first token %s, rate %s, total %s%s",
+        "%s of %s: %s, in %d (%d cached) out %d, queue %s, first token %s, rate %s, total %s%s%s",
         summary.name,
         summary.owner,
         summary.outcome,
@@ -48,6 +50,7 @@ def log_request(summary: RequestSummary) -> None:
         "-" if summary.rate is None else f"{summary.rate:.1f}/s",
         _seconds(summary.total),
         f", {summary.attempts} engines" if summary.attempts > 1 else "",
+        f", id {summary.request_id}" if summary.request_id else "",
         extra={"request": asdict(summary)},
     )
 

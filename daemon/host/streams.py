@@ -428,6 +428,7 @@ class StreamRegistry:
                 rate=(usage.completion - 1) / spread if spread > 0 else None,
                 total=total,
                 attempts=entry.attempt,
+                request_id=entry.request.request_id,
             )
         )
 

@@ -11,7 +11,7 @@ from daemon.core.settings import LogFormat, LogSettings
 from daemon.host.command_line import parse_options
 from daemon.host.logs import RequestSummary, log_request, set_up_logging
 
-SUMMARY = RequestSummary("ann", "chatcmpl-1", "stop", 1200, 1024, 80, 0.25, 0.5, 40.0, 2.5, 2)
+SUMMARY = RequestSummary("ann", "chatcmpl-1", "stop", 1200, 1024, 80, 0.25, 0.5, 40.0, 2.5, 2, "req-7")
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_request_line_tells_owner_tokens_times_and_outcome(restored: None) -> No
     line = logged(LogSettings(), journal=True)
     assert line == (
         "INFO    chatcmpl-1 of ann: stop, in 1200 (1024 cached) out 80, queue 0.250 s, first token 0.500 s,"
-        " rate 40.0/s, total 2.500 s, 2 engines\n"
+        " rate 40.0/s, total 2.500 s, 2 engines, id req-7\n"
     )
 
 
