@@ -48,7 +48,10 @@ class Speech:
     """The dialect of one model, read from its chat template (`template`: that for chats with tools) and its added tokens."""
 
     def __init__(self, template: str, added: Sequence[AddedToken], tokenizing: Tokenizing, answers: AnswerSettings) -> None:
-        self.dialect: Dialect = detect(template, added_tokens=[token.text for token in added])
+        form = answers.call_format
+        self.dialect: Dialect = detect(
+            template, added_tokens=[token.text for token in added], format_name=None if form is None else form.value
+        )
         visible = frozenset(visible_tokens(self.dialect))
         self.shown_ids = frozenset(token.id for token in added if token.text in visible)
         """Special ids whose text the parser must see."""

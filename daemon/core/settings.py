@@ -117,9 +117,28 @@ class ServerSettings(_Section, frozen=True):
     cors_origins: Annotated[list[str], Meta(description="Web origins allowed to call the API from a browser; empty: none")] = []
 
 
-class AnswerSettings(_Section, frozen=True):
-    """Thoughts that end without an answer, and answers that never end."""
+class CallFormat(Enum):
+    """How a model writes tool calls."""
 
+    PLAIN = "plain"
+    QWEN3_XML = "qwen3_xml"
+    HERMES_JSON = "hermes_json"
+    GEMMA = "gemma"
+    GLM = "glm"
+    MISTRAL = "mistral"
+    GPT_OSS = "gpt_oss"
+    LLAMA3_JSON = "llama3_json"
+    PYTHONIC = "pythonic"
+    DEEPSEEK = "deepseek"
+    MINIMAX = "minimax"
+
+
+class AnswerSettings(_Section, frozen=True):
+    """How answers are read, thoughts that end without an answer, and answers that never end."""
+
+    call_format: Annotated[
+        CallFormat | None, Meta(description="How the model writes tool calls; null: as its chat template says")
+    ] = None
     on_empty_answer: Annotated[
         OnEmptyAnswer,
         Meta(

@@ -6,6 +6,7 @@ import pytest
 
 from daemon.core.events import Ending
 from daemon.core.model import AddedToken
+from daemon.core.settings import AnswerSettings, CallFormat, Settings
 from daemon.core.wire import OnStop
 from tests.api.conftest import Client, Connect
 from tests.api.fakes import FIRST_CHARACTER, FakePrompts, FakeServing, application, says
@@ -157,3 +158,14 @@ async def test_thinking_is_counted_in_usage(connect: Connect) -> None:
     client, _ = await model(connect, "hm</think>Hello", opened=True)
     body = await (await client.post(PATH, json=CHAT)).json()
     assert 2 <= body["usage"]["completion_tokens_details"]["reasoning_tokens"] <= len("hm</think>")
+
+
+async def test_configured_call_format_overrides_the_template(connect: Connect) -> None:
+    """A fine-tune may keep a template that shows another format than the one it writes."""
+    said = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo", "days": 3}}\n</tool_call>'
+    chosen = Settings(answers=AnswerSettings(call_format=CallFormat.HERMES_JSON))
+    prompts = FakePrompts(tool_source=TEMPLATE, ending="<|im_start|>assistant\n")
+    client = await connect(application(FakeServing(says(*said)), chosen, prompts=prompts, added=ADDED))
+    message, finish = await message_of(client, tools=TOOLS)
+    assert finish == "tool_calls"
+    assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"city": "Oslo", "days": 3}

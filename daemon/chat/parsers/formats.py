@@ -1,29 +1,16 @@
 """The call formats by name, and what each looks like from outside."""
 
-from enum import Enum
+from typing import TypeAlias
 
 from daemon.chat.parsers import deepseek, gemma, llama3, mistral, pythonic
 from daemon.chat.parsers.fenced_json import FencedJson
 from daemon.chat.parsers.invoke import Invoke
 from daemon.chat.parsers.scanner import Bare, Grammar, Thinking
 from daemon.chat.parsers.tool_call_tag import ToolCallTag
+from daemon.core.settings import CallFormat
 
-
-class Format(Enum):
-    """How a model writes tool calls. The values are the names in configuration."""
-
-    PLAIN = "plain"
-    QWEN3_XML = "qwen3_xml"
-    HERMES_JSON = "hermes_json"
-    GEMMA = "gemma"
-    GLM = "glm"
-    MISTRAL = "mistral"
-    GPT_OSS = "gpt_oss"
-    LLAMA3_JSON = "llama3_json"
-    PYTHONIC = "pythonic"
-    DEEPSEEK = "deepseek"
-    MINIMAX = "minimax"
-
+Format: TypeAlias = CallFormat
+"""How a model writes tool calls, detected or configured."""
 
 THINK = Thinking("<think>", "</think>")
 BRACKETS = Thinking("[THINK]", "[/THINK]", anywhere=True)
