@@ -49,8 +49,8 @@ def _offered(chat: ChatInput) -> list[OfferedTool]:
 
 
 def _text(constraint: Constraint | None, speech: Speech, lead: Lead) -> Constraint | None:
-    """A JSON document behind a thought, where the grammar itself must say so. Other forms hold from the first token on."""
-    framed = lead in {Lead.THOUGHT, Lead.REST} or speech.dialect.format is Format.GPT_OSS
+    """A JSON document behind a thought, with the white space that models put between the two. Other forms hold at once."""
+    framed = lead is not Lead.NOTHING or speech.dialect.format is Format.GPT_OSS
     if constraint is None or constraint.kind is not ConstraintKind.JSON_SCHEMA or not framed:
         return constraint
     schema = cast("dict[str, object] | bool", json.loads(constraint.text))

@@ -41,7 +41,7 @@ LINES = [
     Line(ASKED, FAMILY.thought("First I need her city.") + "I look.\n\n" + FAMILY.call("find_home", {"person": "Ada"})),
     Line(HOME, FAMILY.thought("Now the weather.") + FAMILY.call("measure", {"city": "Oslo", "days": 2})),
     Line(WARMTH, FAMILY.thought("That is all.") + ANSWER),
-    Line(FRUIT, FAMILY.thought("An apple.").rstrip() + '{"name": "apple", "count": 3}'),
+    Line(FRUIT, FAMILY.thought("An apple.") + '{"name": "apple", "count": 3}'),
     Line(GREETING, FAMILY.thought("Politely.") + GREETED),
     Line(STORY, FAMILY.thought(THOUGHT) + TOLD),
     Line(NOTE, FAMILY.thought("It is long.") + FAMILY.call("note", NOTED)),
