@@ -353,7 +353,9 @@ def _harder(machine: Machine, mode: Stopping, rung: Rung, t: float, policy: Poli
 
 
 def _ask(machine: Machine, boot: int, after: After, t: float, policy: Policy) -> Decision:
-    return replace(machine, mode=Stopping(boot, Rung.ASKED, t + policy.term, after)), (Ask(boot),)
+    """A serving engine is told to end. What it still holds is taken back first: a start asked for meanwhile finds it waiting."""
+    stopping = replace(machine, mode=Stopping(boot, Rung.ASKED, t + policy.term, after))
+    return stopping, (Interrupt("the engine is being stopped"), Ask(boot))
 
 
 def _terminate(machine: Machine, boot: int, after: After, t: float, policy: Policy) -> Decision:

@@ -262,9 +262,19 @@ def test_stop_drains_then_asks_then_finishes() -> None:
     assert isinstance(machine.mode, Draining)
     assert effects == []
     machine, effects = play([Observed(12, 1, Mark(2), outstanding=False)], machine)
-    assert effects == [Ask(1)]
+    assert effects == [Interrupt("the engine is being stopped"), Ask(1)]
     machine, effects = play([Exited(13, 1, 0)], machine)
     assert (machine.mode, effects) == (Stopped(), [Finish()])
+
+
+def test_start_asked_for_while_an_engine_is_being_stopped_finds_its_requests_taken_back() -> None:
+    """Else they would wait for reports of an engine that nobody listens to any more."""
+    machine, effects = play([StopAsked(10, 0)], ready())
+    assert effects == [Interrupt("the engine is being stopped"), Ask(1)]
+    machine, effects = play([StartAsked(11)], machine)
+    assert isinstance(machine.mode, Stopping)
+    assert isinstance(machine.mode.after, ThenRestart)
+    assert effects == []
 
 
 def test_stop_whose_drain_runs_out_asks_terminates_and_kills_in_that_order() -> None:
@@ -273,7 +283,7 @@ def test_stop_whose_drain_runs_out_asks_terminates_and_kills_in_that_order() -> 
     while (due := deadline(machine.mode)) is not None:
         machine, effects = play([Ticked(due)], machine)
         seen += effects
-    assert seen == [Ask(1), Terminate(1), Kill(1)]
+    assert seen == [Interrupt("the engine is being stopped"), Ask(1), Terminate(1), Kill(1)]
 
 
 def test_engine_that_dies_while_draining_is_not_replaced() -> None:

@@ -33,9 +33,12 @@ def missing() -> str | None:
 
 
 class Machine:
-    """One booted container. Use as a context manager."""
+    """One booted container. Use as a context manager. `visible` are directories that must be seen inside even where they lie
+    under /tmp, which a container has of its own.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, visible: Sequence[Path] = ()) -> None:
+        self._visible = visible
         self._base = Path(tempfile.mkdtemp(prefix="exl3d-systemd-"))
         self.root = self._base / "root"
         """The container's root directory, as seen from outside."""
@@ -104,6 +107,7 @@ class Machine:
 
     def _boot(self) -> None:
         command = ["systemd-nspawn", f"--directory={self.root}", "--boot", "--register=no", "--keep-unit", "--private-network"]
+        command += [f"--bind-ro={path}" for path in self._visible]
         with (self._base / "console").open("wb") as console:
             self._nspawn = subprocess.Popen(
                 [*command, "systemd.unit=basic.target"], stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT

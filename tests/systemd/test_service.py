@@ -29,10 +29,12 @@ supervisor:
 """
 PROFILE = '{"decode": [{"at": 1, "seconds": 0.02}]}'
 # The interpreter of this checkout may lie where a service user cannot read; everything else stays as shipped.
+# So may the checkout, which can lie under /tmp.
 DROP_IN = """\
 [Service]
 User=root
 Group=root
+PrivateTmp=no
 WatchdogSec=4
 RestartSec=200ms
 """
@@ -50,7 +52,7 @@ def _unit() -> str:
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[Machine]:
-    with Machine() as booted:
+    with Machine(visible=[REPOSITORY, Path(sys.prefix)]) as booted:
         with tempfile.TemporaryDirectory() as directory:
             write_checkpoint(Architecture.LLAMA, Path(directory))
             shutil.copytree(directory, booted.root / "srv/model")
