@@ -170,6 +170,7 @@ class Daemon:
         )
         questions = Questions()
         supervisor = Supervisor(
+            engine=0,
             argv=ENGINE_ARGV,
             configure=Configure(reading.model.path, card.context, settings.engine, str(self._configuration.state_dir)),
             policy=Policy.of(settings.supervisor),

@@ -168,9 +168,15 @@ class SupervisorSettings(_Section, frozen=True):
     """What happens when an engine dies or hangs."""
 
     load_stall_seconds: Annotated[float, Meta(description="A load without progress for this long is a hang", gt=0)] = 180.0
-    step_stall_seconds: Annotated[float, Meta(description="Work outstanding and no progress for this long is a hang", gt=0)] = (
-        60.0
-    )
+    build_stall_seconds: Annotated[
+        float, Meta(description="Compiling exllamav3's extension without an end for this long is a hang", gt=0)
+    ] = 1800.0
+    step_stall_seconds: Annotated[
+        float, Meta(description="Answers outstanding and no token for this long, while nothing is prefilled, is a hang", gt=0)
+    ] = 60.0
+    prefill_stall_seconds: Annotated[
+        float, Meta(description="A prefill step of 1024 tokens may take this much longer; more for larger chunks", gt=0)
+    ] = 60.0
     term_seconds: Annotated[float, Meta(description="How long an engine may take to end after SIGTERM before SIGKILL", gt=0)] = (
         5.0
     )
@@ -178,6 +184,30 @@ class SupervisorSettings(_Section, frozen=True):
     restart_window_minutes: Annotated[float, Meta(description="Window of the restart budget", gt=0)] = 30.0
     backoff_seconds: Annotated[float, Meta(description="Wait before the second restart in a row; doubles each time", gt=0)] = 1.0
     backoff_limit_seconds: Annotated[float, Meta(description="Longest wait before a restart", gt=0)] = 60.0
+    rebuilds: Annotated[
+        int, Meta(description="Times in a window that an engine which found too little memory is built smaller", ge=0)
+    ] = 3
+    vram_wait_seconds: Annotated[
+        float, Meta(description="How long a dead engine's GPU memory may take to come back before the next engine starts", ge=0)
+    ] = 30.0
+    poison_memory_hours: Annotated[
+        float, Meta(description="How long a request that crashed an engine while alone is refused", gt=0)
+    ] = 24.0
+
+
+class WatchdogSettings(_Section, frozen=True):
+    """What the daemon looks at besides its engines. Each source is left out where the system does not permit it."""
+
+    kernel_log: Annotated[bool, Meta(description="Follow the kernel's messages about our processes and GPUs")] = True
+    nvml: Annotated[bool, Meta(description="Read GPU memory, temperature and errors through NVML")] = True
+    nvml_seconds: Annotated[float, Meta(description="Between two readings of NVML", gt=0)] = 5.0
+    nvml_deadline_seconds: Annotated[float, Meta(description="A reading that takes longer counts as hung", gt=0)] = 3.0
+    probe: Annotated[bool, Meta(description="On suspicion only: try the GPU from a process of its own")] = True
+    probe_seconds: Annotated[float, Meta(description="How long that process may take", gt=0)] = 20.0
+    degraded_factor: Annotated[
+        float, Meta(description="Steps this many times slower than learned, with full GPU memory, are an incident", gt=1)
+    ] = 3.0
+    incident_days: Annotated[float, Meta(description="How long incidents are kept", gt=0)] = 90.0
 
 
 class KeySettings(_Section, frozen=True):
@@ -185,6 +215,60 @@ class KeySettings(_Section, frozen=True):
 
     name: Annotated[str, Meta(description="Who the key belongs to; appears in logs and metrics", min_length=1, max_length=64)]
     hash: Annotated[str, Meta(description="Salted hash of the key: scrypt$SALT$HASH", min_length=1)]
+
+
+class Role(Enum):
+    """What a person may do."""
+
+    USER = "user"
+    ADMIN = "admin"
+    """May also ask the admin API over HTTP."""
+
+
+class PersonSettings(_Section, frozen=True):
+    """One person: the owner of all keys with this name. Who has a key but no entry here gets the values of `sharing`."""
+
+    name: Annotated[str, Meta(description="As in keys", min_length=1, max_length=64)]
+    role: Annotated[Role, Meta(description="user or admin")] = Role.USER
+    weight: Annotated[float, Meta(description="Share of the engine while others want it too", gt=0, le=1000)] = 1.0
+    guaranteed_context: Annotated[
+        int, Meta(description="Tokens of cache that are always theirs: running, and warm between turns", ge=0)
+    ] = 0
+    max_context: Annotated[Annotated[int, Meta(ge=256)] | None, Meta(description="Longest context of one request")] = None
+    max_concurrent: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Requests that may run at once")] = None
+    max_queued: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="Requests that may wait; the next gets 429")] = None
+    tokens_per_day: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Prompt and answer tokens from midnight to midnight, UTC")
+    ] = None
+
+
+class BackgroundRule(_Section, frozen=True):
+    """Chats that a program sends on its own beside those of a person. All that is given must hold."""
+
+    starts_with: Annotated[str, Meta(description="How the first message of the user begins", min_length=1)]
+    single_message: Annotated[bool, Meta(description="Only chats of one message")] = True
+    streamed: Annotated[bool | None, Meta(description="Only streamed chats, or only others; null: both")] = False
+
+
+class SharingSettings(_Section, frozen=True):
+    """How people share the engine, and what holds for whoever has no entry in `people`."""
+
+    itl_target_ms: Annotated[
+        float, Meta(description="Time between two tokens that running answers keep while prompts are prefilled", gt=0)
+    ] = 250.0
+    prefill_price: Annotated[float, Meta(description="What a prefilled prompt token costs its person's share", ge=0)] = 1.0
+    cached_price: Annotated[float, Meta(description="What a prompt token found in the prefix cache costs", ge=0)] = 0.02
+    decode_price: Annotated[float, Meta(description="What a generated token costs", gt=0)] = 4.0
+    max_concurrent: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="As in people, for everybody else")] = None
+    max_queued: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="As in people, for everybody else")] = None
+    tokens_per_day: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="As in people, for everybody else")] = None
+    guaranteed_context: Annotated[int, Meta(description="As in people, for everybody else with a key", ge=0)] = 0
+    default_timeout_seconds: Annotated[
+        Annotated[float, Meta(gt=0)] | None, Meta(description="Deadline of requests that name none; null: none")
+    ] = None
+    background: Annotated[
+        list[BackgroundRule], Meta(description="Chats that give way to those of people; by default those of Open WebUI")
+    ] = [BackgroundRule(starts_with="### Task:")]
 
 
 class LogSettings(_Section, frozen=True):
@@ -213,8 +297,11 @@ class Settings(_Section, frozen=True):
         str | None, Meta(description="Where exl3d keeps what it makes; null: $STATE_DIRECTORY, else ~/.local/state/exl3d")
     ] = None
     keys: Annotated[list[KeySettings], Meta(description="API keys; with none, anybody on this machine may ask")] = []
+    people: Annotated[list[PersonSettings], Meta(description="Shares and limits; `exl3ctl user` keeps others in state_dir")] = []
+    sharing: SharingSettings = SharingSettings()
     engine: EngineSettings = EngineSettings()
     server: ServerSettings = ServerSettings()
     answers: AnswerSettings = AnswerSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
+    watchdog: WatchdogSettings = WatchdogSettings()
     log: LogSettings = LogSettings()

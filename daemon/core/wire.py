@@ -183,6 +183,8 @@ class Submit(_Message, frozen=True):
     constraint: Constraint | None = None
     rank: int = 0
     """Prefill order: lower goes first, ties by arrival."""
+    fleeting: bool = False
+    """Nobody comes back to this prefix (background requests): its pages are the first to be evicted once it is over."""
 
 
 class Cancel(_Message, frozen=True):
@@ -205,6 +207,15 @@ class Steer(_Message, frozen=True):
     """Most prompt tokens one step may prefill while others decode, a multiple of 256; None: the engine's own choice."""
     itl_target: float | None = None
     """Inter-token latency in seconds that running streams should keep while prompts are prefilled."""
+
+
+class Keep(_Message, frozen=True):
+    """Which prefixes to evict last: those of these requests, running or over, the most precious last. Replaces the list before.
+
+    An engine remembers the pages of a request until they are evicted; ids it does not know are ignored.
+    """
+
+    ids: list[int]
 
 
 class Quote(_Message, frozen=True):
@@ -231,7 +242,7 @@ class Drain(_Message, frozen=True):
     """Take no new request, finish the running ones, then exit 0."""
 
 
-Command: TypeAlias = Configure | Submit | Cancel | Suspend | Steer | Quote | Probe | Stats | Drain
+Command: TypeAlias = Configure | Submit | Cancel | Suspend | Steer | Keep | Quote | Probe | Stats | Drain
 
 
 # --- engine to front: what happened to a request --------------------------------------------------------------------

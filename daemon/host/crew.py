@@ -4,6 +4,7 @@ from daemon.core.wire import Hello, Step
 from daemon.host.link import CommandSink
 from daemon.host.questions import Questions
 from daemon.host.streams import StreamRegistry
+from daemon.host.workforce import Fall
 
 
 class Crew:
@@ -13,32 +14,35 @@ class Crew:
         self._streams = streams
         self._questions = questions
 
-    @property
-    def outstanding(self) -> bool:
-        """Whether the engine owes anything."""
-        return self._streams.outstanding or self._questions.outstanding
+    def outstanding(self, engine: int) -> bool:
+        """Whether this engine owes anything."""
+        return self._streams.outstanding(engine) or self._questions.outstanding
 
-    def engine_up(self, sink: CommandSink, hello: Hello) -> None:
+    def engine_up(self, engine: int, sink: CommandSink, hello: Hello) -> None:
         """This engine takes work."""
         self._questions.engine_up(sink)
-        self._streams.engine_up(sink, hello)
+        self._streams.engine_up(engine, sink, hello)
 
-    def engine_down(self, why: str) -> None:
+    def engine_down(self, engine: int, why: str) -> None:
         """It does no more."""
         self._questions.engine_down()
-        self._streams.engine_down(why)
+        self._streams.engine_down(engine, why)
 
-    def engine_coming(self) -> None:
+    def engine_fell(self, engine: int, fall: Fall) -> None:
+        """It died while it served."""
+        self._streams.engine_fell(engine, fall)
+
+    def engine_coming(self, engine: int) -> None:
         """One is being started."""
-        self._streams.engine_coming()
+        self._streams.engine_coming(engine)
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, engine: int, why: str) -> None:
         """None will come."""
         self._questions.engine_down()
-        self._streams.give_up(why)
+        self._streams.give_up(engine, why)
 
-    def step(self, step: Step) -> None:
+    def step(self, engine: int, step: Step) -> None:
         """What it did in a turn of its loop."""
         if step.answers:
             self._questions.answer(step.answers)
-        self._streams.step(step)
+        self._streams.step(engine, step)

@@ -84,7 +84,7 @@ class Watch:
         last = self._streams.last_token
         if last is not None and self._clock() - last <= PROOF_SECONDS:
             return Health(ok=True, reason="a token was generated a moment ago")
-        if self._streams.outstanding:
+        if self._streams.outstanding(0):
             return Health(ok=True, reason="requests are running and the engine makes progress")
         return await self._probed()
 
@@ -108,7 +108,7 @@ class Watch:
         now = self._clock()
         view = self._view()
         silence = None
-        if isinstance(view.mode, Ready) and self._streams.outstanding:
+        if isinstance(view.mode, Ready) and self._streams.outstanding(0):
             silence = now - view.mode.advanced
         return Evidence(view.mode, self._streams.accepting, now - view.t, silence, self._stall_limit)
 

@@ -43,6 +43,7 @@ from daemon.host.logs import RequestSummary
 from daemon.host.outbox import Outbox
 from daemon.host.prefixes import Prefixes
 from daemon.host.transcript import Transcript
+from daemon.host.workforce import Fall
 
 _log = logging.getLogger("exl3d.streams")
 
@@ -176,9 +177,9 @@ class StreamRegistry:
         """Requests that wait."""
         return self._admission.queued
 
-    @property
-    def outstanding(self) -> bool:
-        """Whether the engine owes anything."""
+    def outstanding(self, engine: int) -> bool:
+        """Whether this engine owes anything."""
+        del engine
         return bool(self._admission.given)
 
     @property
@@ -193,7 +194,7 @@ class StreamRegistry:
 
     # --- the supervisor's calls ---
 
-    def engine_up(self, sink: CommandSink, hello: Hello) -> None:
+    def engine_up(self, engine: int, sink: CommandSink, hello: Hello) -> None:
         """Requests go to this engine; those that lost theirs go first."""
         self._sink = sink
         limits = hello.limits
@@ -206,7 +207,7 @@ class StreamRegistry:
             self._door = _Door.OPEN
         self._admit(admission.EngineUp(max(1, min(limits.slots or limits.max_batch, limits.max_batch))))
 
-    def engine_down(self, why: str) -> None:
+    def engine_down(self, engine: int, why: str) -> None:
         """Everything accepted waits for the next engine, the shortest first."""
         self._sink = None
         self.pool = None
@@ -227,12 +228,16 @@ class StreamRegistry:
         if self._entries:
             asyncio.get_running_loop().call_later(self._settings.resume_timeout, self._expire)
 
-    def engine_coming(self) -> None:
+    def engine_fell(self, engine: int, fall: Fall) -> None:
+        """It died while it served."""
+        _log.info("engine %d fell with %d requests: %s", engine, len(fall.in_flight), fall.why)
+
+    def engine_coming(self, engine: int) -> None:
         """An engine is being started. After a failure that means hope; otherwise nothing changes."""
         if self._door is _Door.FAILED:
             self._door = _Door.LOADING
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, engine: int, why: str) -> None:
         """No engine will come: end everything and refuse with these words from now on."""
         self._why_failed = why
         if self._door is not _Door.CLOSED:
@@ -256,7 +261,7 @@ class StreamRegistry:
 
     # --- reports ---
 
-    def step(self, step: Step) -> None:
+    def step(self, engine: int, step: Step) -> None:
         """Take in one turn of the engine loop."""
         now = self._clock()
         for event in step.events:

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from daemon.core import supervision
 from daemon.core.progress import Progress
@@ -43,41 +42,12 @@ from daemon.core.supervision_values import (
 )
 from daemon.core.wire import PROTOCOL, Configure, Drain, Fatal, Hello, Loading, Report, Step
 from daemon.host.engine_process import EngineProcess
-from daemon.host.link import CommandSink
+from daemon.host.workforce import Workforce
 
 _log = logging.getLogger("exl3d.supervisor")
 
 LOOK_SECONDS = 0.5
 """Between two looks at the progress page."""
-
-
-class Workforce(Protocol):
-    """Who gives work to engines and hears from them: the stream registry and whoever asks questions."""
-
-    @property
-    def outstanding(self) -> bool:
-        """Whether the engine owes anything."""
-        ...
-
-    def engine_up(self, sink: CommandSink, hello: Hello) -> None:
-        """This engine takes work."""
-        ...
-
-    def engine_down(self, why: str) -> None:
-        """It does no more."""
-        ...
-
-    def engine_coming(self) -> None:
-        """One is being started."""
-        ...
-
-    def give_up(self, why: str) -> None:
-        """None will come."""
-        ...
-
-    def step(self, step: Step) -> None:
-        """What it did in a turn of its loop."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +65,12 @@ class View:
 
 
 class Supervisor:
-    """Supervises engines started by `argv`, each told `configure` first. `on_change` is called after each change of mode."""
+    """Supervises the engines of place `engine`, started by `argv`, each told `configure` first. `on_change` hears of each mode."""
 
     def __init__(
         self,
         *,
+        engine: int,
         argv: Sequence[str],
         configure: Configure,
         policy: Policy,
@@ -108,6 +79,7 @@ class Supervisor:
         clock: Callable[[], float] = time.monotonic,
         luck: Callable[[], float] = random.random,
     ) -> None:
+        self._engine = engine
         self._argv = tuple(argv)
         self._configure = configure
         self._policy = policy
@@ -182,7 +154,7 @@ class Supervisor:
         if process is None or boot is None:
             return Ticked(now)
         self._progress = process.progress()
-        return Observed(now, boot, _mark(self._progress), self._workforce.outstanding)
+        return Observed(now, boot, _mark(self._progress), self._workforce.outstanding(self._engine))
 
     def observe(self) -> None:
         """Look now: something that may matter to a drain has changed."""
@@ -211,10 +183,10 @@ class Supervisor:
                 if self._process is not None:
                     self._push(effect, self._process)
             case Interrupt(why):
-                self._workforce.engine_down(why)
+                self._workforce.engine_down(self._engine, why)
             case GiveUp(why, kind):
                 _log.error("no engine will be started: %s%s", why, "" if kind is FailedKind.CONFIG else self._last_words())
-                self._workforce.give_up(why)
+                self._workforce.give_up(self._engine, why)
             case Finish():
                 self._stopped.set()
 
@@ -228,7 +200,7 @@ class Supervisor:
                 process.kill()
             case Serve():
                 if self._hello is not None:
-                    self._workforce.engine_up(process.link, self._hello)
+                    self._workforce.engine_up(self._engine, process.link, self._hello)
 
     def _last_words(self) -> str:
         words = "" if self._process is None else self._process.last_words()
@@ -237,7 +209,7 @@ class Supervisor:
     async def _spawn(self, boot: int) -> None:
         self._hello = self._progress = None
         self._stopped.clear()
-        self._workforce.engine_coming()
+        self._workforce.engine_coming(self._engine)
         try:
             self._process = await EngineProcess.start(
                 self._argv,
@@ -257,7 +229,7 @@ class Supervisor:
             match report:
                 case Step():
                     if serving:
-                        self._workforce.step(report)
+                        self._workforce.step(self._engine, report)
                 case Loading(stage, done, total):
                     self.post(Progressed(self._clock(), boot, stage, done, total))
                 case Hello():

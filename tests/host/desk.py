@@ -87,13 +87,13 @@ class Desk:
     def engine_up(self) -> Engine:
         """A fresh engine takes requests."""
         self.engine = Engine()
-        self.streams.engine_up(self.engine, hello(self.slots))
+        self.streams.engine_up(0, self.engine, hello(self.slots))
         return self.engine
 
     def step(self, *events: Event, pending: int = 0) -> None:
         """One turn of the engine loop."""
         self.steps += 1
-        self.streams.step(Step(self.steps, self.now, Phase.DECODE, Pool(16, 0, self.slots, 0, pending), events=list(events)))
+        self.streams.step(0, Step(self.steps, self.now, Phase.DECODE, Pool(16, 0, self.slots, 0, pending), events=list(events)))
 
     def say(self, submit: Submit, text: str | Iterable[int], done: int = 0) -> None:
         """The engine has generated tokens after `done` others of this attempt."""

@@ -116,7 +116,7 @@ async def test_next_engine_hears_where_the_thought_stands() -> None:
     heard: list[tuple[bool, int | None, list[int]]] = []
     for ids in ([10], [THINK, *b"hm"], [UNTHINK]):
         desk.say(engine.submits[-1], ids)
-        desk.streams.engine_down("gone")
+        desk.streams.engine_down(0, "gone")
         engine = desk.engine_up()
         reasoning = engine.submits[-1].reasoning
         assert reasoning is not None

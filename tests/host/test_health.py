@@ -76,7 +76,7 @@ class _Observatory:
         return View(self.desk.now, self.mode, restarts=2, pid=77, hello=hello() if up else None, progress=None, since=0)
 
     def engine_up(self) -> None:
-        self.crew.engine_up(self.desk.engine, hello())
+        self.crew.engine_up(0, self.desk.engine, hello())
         self.mode = Ready(1, self.desk.now, self.desk.now, self.desk.now)
 
 
@@ -133,7 +133,7 @@ async def test_engine_that_dies_under_a_probe_is_not_healthy() -> None:
     watched.engine_up()
     asking = asyncio.create_task(watched.watch.deep())
     await until(lambda: watched.questions.outstanding, "a probe")
-    watched.crew.engine_down("it died")
+    watched.crew.engine_down(0, "it died")
     health = await asking
     assert not health.ok
     assert "went away" in health.reason

@@ -74,7 +74,7 @@ async def test_new_engine_s_empty_cache_is_no_miss() -> None:
     desk = Desk()
     desk.engine_up()
     await answered(desk, request(QUESTION), 0)
-    desk.streams.engine_down("died")
+    desk.streams.engine_down(0, "died")
     desk.engine_up()
     await answered(desk, request(QUESTION + "AB and then?"), 0)
     assert desk.streams.prefixes.figures == PrefixFigures(queries=2 * PROMPT + 12)

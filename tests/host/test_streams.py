@@ -199,7 +199,7 @@ async def test_engine_death_resubmits_prompt_and_delivered() -> None:
     entry = desk.streams.open(request("ab", 100, min_tokens=10, seed=7, sampler=sampler, stop_ids=(END,), reasoning=thought))
     [submit] = first.submits
     desk.step(started(submit), tokens(submit, [120, 121, 122]))
-    desk.streams.engine_down("it died")
+    desk.streams.engine_down(0, "it died")
     second = desk.engine_up()
     assert second.submits == [
         msgspec.structs.replace(
@@ -225,10 +225,10 @@ async def test_death_in_the_middle_of_a_character_and_a_stop_string_loses_nothin
     first = desk.engine_up()
     entry = desk.streams.open(request(stop_strings=("é!",)))
     desk.say(first.submits[0], [65, 0xC3])
-    desk.streams.engine_down("it died")
+    desk.streams.engine_down(0, "it died")
     second = desk.engine_up()
     desk.say(second.submits[0], [0xA9])
-    desk.streams.engine_down("it died again")
+    desk.streams.engine_down(0, "it died again")
     third = desk.engine_up()
     desk.say(third.submits[0], "!never seen")
     events = await drain(entry)
@@ -243,7 +243,7 @@ async def test_reports_of_an_older_attempt_are_dropped() -> None:
     first = desk.engine_up()
     entry = desk.streams.open(request())
     desk.say(first.submits[0], "A")
-    desk.streams.engine_down("it died")
+    desk.streams.engine_down(0, "it died")
     second = desk.engine_up()
     desk.say(first.submits[0], "late", done=1)
     desk.finish(first.submits[0])
@@ -279,7 +279,7 @@ async def test_interrupted_requests_come_back_shortest_first() -> None:
         desk.streams.open(request(prompt))
     desk.streams.open(request("x"))
     assert len(first.submits) == 3
-    desk.streams.engine_down("it died")
+    desk.streams.engine_down(0, "it died")
     second = desk.engine_up()
     assert [length(submit) for submit in second.submits] == [5, 10, 13]
 
@@ -290,7 +290,7 @@ async def test_answer_complete_when_the_engine_died_ends_without_another() -> No
     full = desk.streams.open(request("a", 2))
     stopped = desk.streams.open(request("a", 100, stop_ids=(END,)))
     desk.step(tokens(engine.submits[0], [65, 66]), tokens(engine.submits[1], [65, END]))
-    desk.streams.engine_down("it died")
+    desk.streams.engine_down(0, "it died")
     assert [end.ending for end in ends(await drain(full)) if isinstance(end, Ended)] == [Ending.LENGTH]
     assert [end.stop for end in ends(await drain(stopped)) if isinstance(end, Ended)] == [END]
     assert desk.engine_up().submits == []
@@ -300,7 +300,7 @@ async def test_no_engine_within_the_resume_timeout_ends_with_words() -> None:
     desk = Desk(ServerSettings(resume_timeout=0.01))
     desk.engine_up()
     entry = desk.streams.open(request())
-    desk.streams.engine_down("it died")
+    desk.streams.engine_down(0, "it died")
     desk.now += 1
     events = await asyncio.wait_for(drain(entry), 10)
     error = broken(events)
@@ -312,12 +312,12 @@ async def test_failed_supervision_ends_everything_and_refuses_with_the_reason() 
     desk = Desk()
     desk.engine_up()
     entry = desk.streams.open(request())
-    desk.streams.engine_down("it died")
-    desk.streams.give_up("the driver does not match")
+    desk.streams.engine_down(0, "it died")
+    desk.streams.give_up(0, "the driver does not match")
     assert isinstance(broken(await drain(entry)), NotReady)
     with pytest.raises(NotReady, match="driver"):
         desk.streams.open(request())
-    desk.streams.engine_coming()
+    desk.streams.engine_coming(0)
     with pytest.raises(NotReady, match="loaded"):
         desk.streams.open(request())
     desk.engine_up()
@@ -339,7 +339,7 @@ async def test_suspended_request_is_given_again_as_a_new_attempt() -> None:
 async def test_requests_wait_through_a_restart_instead_of_being_refused() -> None:
     desk = Desk()
     desk.engine_up()
-    desk.streams.engine_down("it died")
+    desk.streams.engine_down(0, "it died")
     entry = desk.streams.open(request())
     engine = desk.engine_up()
     desk.say(engine.submits[0], "A")
@@ -352,7 +352,7 @@ async def test_image_prompts_learn_their_length_from_the_engine() -> None:
     first = desk.engine_up()
     entry = desk.streams.open(replace(request("ab"), spans=(TokenSpan([97]), ImageSpan("d", "image/png", b"x"), TokenSpan([98]))))
     desk.step(Tokens(1, 1, 300, [65]))
-    desk.streams.engine_down("it died")
+    desk.streams.engine_down(0, "it died")
     second = desk.engine_up()
     assert len(first.submits[0].spans) == 3
     assert len(second.submits[0].spans) == 4
@@ -508,7 +508,7 @@ class _AnyLife(RuleBasedStateMachine):
     @rule()
     def engine_dies(self) -> None:
         async def go() -> None:
-            self.desk.streams.engine_down("it died")
+            self.desk.streams.engine_down(0, "it died")
 
         self.up = False
         self.run(go())

@@ -144,6 +144,7 @@ async def house(
     questions = Questions()
     crew = _Recorder(streams, questions)
     supervisor = Supervisor(
+        engine=0,
         argv=(*argv, *flags),
         configure=configure or Configure("/nowhere", 100_000, EngineSettings(), "/nowhere"),
         policy=policy,
