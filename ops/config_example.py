@@ -54,9 +54,9 @@ def _setting(field: inspect.Field, indent: str) -> Iterator[str]:
     item = _item(kind)
     yield f"#{indent}{field.name}: {scalar(_default(field))}"
     if item is not None:
-        yield f"# {indent}Each entry has:"
+        yield from _comment("Each entry has:", indent)
         for inner in item.fields:
-            yield f"# {indent}- {inner.name}: {_doc(inner.type)}"
+            yield from _comment(f"- {inner.name}: {_doc(inner.type)}", indent)
 
 
 def _comment(text: str, indent: str) -> Iterator[str]:

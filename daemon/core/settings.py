@@ -268,7 +268,7 @@ class SharingSettings(_Section, frozen=True):
     ] = None
     background: Annotated[
         list[BackgroundRule], Meta(description="Chats that give way to those of people; by default those of Open WebUI")
-    ] = [BackgroundRule(starts_with="### Task:")]
+    ] = msgspec.field(default_factory=lambda: [BackgroundRule(starts_with="### Task:")])
 
 
 class LogSettings(_Section, frozen=True):
