@@ -7,7 +7,7 @@ reads the same file where no daemon runs. Nothing here opens it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import msgspec
 
@@ -96,7 +96,7 @@ class Incidents(Protocol):
         ...
 
     def counts(self) -> Mapping[str, int]:
-        """Incidents opened since this daemon started, by label, for metrics."""
+        """Incidents opened since this daemon started, by the label they were opened with, for metrics."""
         ...
 
 
@@ -104,7 +104,7 @@ class Incidents(Protocol):
 
 CREATE = """
 CREATE TABLE IF NOT EXISTS incidents (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    number INTEGER PRIMARY KEY,
     began REAL NOT NULL,
     engine INTEGER,
     boot INTEGER,
@@ -120,19 +120,13 @@ CREATE TABLE IF NOT EXISTS incidents (
 ) STRICT
 """
 """`seen` and `waited` hold JSON arrays. An incident is open while `ended` is NULL."""
-INSERT = "INSERT INTO incidents (began, engine, boot, label, remedy, seen, decided) VALUES (?, ?, ?, ?, ?, ?, ?)"
-GROW = "UPDATE incidents SET label = ?, remedy = ?, seen = ?, decided = ? WHERE number = ? AND ended IS NULL"
-CLOSE = (
-    "UPDATE incidents SET ended = ?, outcome = ?, waited = ?, reprefilled = ?, duration = ? WHERE number = ? AND ended IS NULL"
-)
+_COLUMNS = "number, began, engine, boot, label, remedy, seen, decided, ended, outcome, waited, reprefilled, duration"
+WRITE = f"INSERT OR REPLACE INTO incidents ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants of this file
+SELECT = f"SELECT {_COLUMNS} FROM incidents ORDER BY number DESC LIMIT ?"  # noqa: S608 - as WRITE
+NEWEST = "SELECT coalesce(max(number), 0) FROM incidents"
 ABANDON = "UPDATE incidents SET ended = ?, outcome = ? WHERE ended IS NULL"
 """What an earlier life of the daemon left open. `ended` is when that was noticed; how long it took is not known."""
-FORGET = "DELETE FROM incidents WHERE began < ?"
-_COLUMNS = "number, began, engine, boot, label, remedy, seen, decided, ended, outcome, waited, reprefilled, duration"
-SELECT = f"SELECT {_COLUMNS} FROM incidents ORDER BY number DESC LIMIT ?"  # noqa: S608 - a constant of this file
-
-Value: TypeAlias = int | float | str | None
-"""What SQLite stores of an incident."""
+FORGET = "DELETE FROM incidents WHERE began < ? AND ended IS NOT NULL"
 
 
 class _Row(msgspec.Struct, array_like=True, frozen=True):
@@ -157,24 +151,17 @@ def _json(values: tuple[str, ...] | tuple[float, ...]) -> str:
     return msgspec.json.encode(values).decode()
 
 
-def insert_values(incident: IncidentOpened) -> tuple[Value, ...]:
-    """Parameters of `INSERT`."""
-    where = (incident.t_wall, incident.engine, incident.boot)
-    return (*where, incident.label, incident.remedy, _json(incident.seen), incident.decided)
-
-
-def grow_values(number: int, now: IncidentOpened) -> tuple[Value, ...]:
-    """Parameters of `GROW`: what the incident says from now on."""
-    return (now.label, now.remedy, _json(now.seen), now.decided, number)
-
-
-def close_values(number: int, end: IncidentClosed, duration: float) -> tuple[Value, ...]:
-    """Parameters of `CLOSE`."""
-    return (end.t_wall, end.outcome, _json(end.waited), end.reprefilled, duration, number)
+def row_of(record: IncidentRecord) -> tuple[int | float | str | None, ...]:
+    """Parameters of `WRITE`."""
+    began, end = record.opened, record.closed
+    head = (record.number, began.t_wall, began.engine, began.boot, began.label, began.remedy, _json(began.seen), began.decided)
+    if end is None:
+        return (*head, None, None, "[]", 0, None)
+    return (*head, end.t_wall, end.outcome, _json(end.waited), end.reprefilled, record.duration)
 
 
 def record_of(row: Sequence[object]) -> IncidentRecord:
-    """The incident in a row of `SELECT`. Raises `msgspec.ValidationError` for anything else."""
+    """The incident in a row of `SELECT`. Raises `msgspec.MsgspecError` for anything else."""
     fields = msgspec.convert(row, _Row)
     seen = msgspec.json.decode(fields.seen, type=tuple[str, ...])
     opened = IncidentOpened(fields.began, fields.engine, fields.boot, fields.label, fields.remedy, seen, fields.decided)
