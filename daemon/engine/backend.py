@@ -15,6 +15,7 @@ from daemon.core.wire import (
     Event,
     FatalClass,
     Hello,
+    Keep,
     Phase,
     Pool,
     Quote,
@@ -78,6 +79,10 @@ class Backend(Protocol):
 
     def steer(self, steer: Steer) -> None:
         """Change prefill order and pace."""
+        ...
+
+    def keep(self, keep: Keep) -> None:
+        """Evict the prefixes of these requests last. Unknown ids are ignored."""
         ...
 
     def quote(self, quote: Quote) -> Quoted:

@@ -16,6 +16,7 @@ from daemon.core.wire import (
     Event,
     Failed,
     FailureClass,
+    Keep,
     Phase,
     Pool,
     Probe,
@@ -106,17 +107,24 @@ class EngineLoop:
                 self._backend.suspend(request)
             case Steer():
                 self._backend.steer(command)
-            case Quote():
-                self._answers.append(self._backend.quote(command))
-            case Probe(id=request):
-                self._backend.probe(request)
-            case Stats(id=request):
-                self._answers.append(self._backend.statistics(request))
+            case Keep():
+                self._backend.keep(command)
+            case Quote() | Probe() | Stats():
+                self._ask(command)
             case Drain():
                 self._draining = True
             case Configure():
                 # A link configures one engine once. Loading something else takes a new process.
                 pass
+
+    def _ask(self, question: Quote | Probe | Stats) -> None:
+        match question:
+            case Quote():
+                self._answers.append(self._backend.quote(question))
+            case Probe(id=request):
+                self._backend.probe(request)
+            case Stats(id=request):
+                self._answers.append(self._backend.statistics(request))
 
     def _submit(self, request: Submit) -> None:
         if self._draining:

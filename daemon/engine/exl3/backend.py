@@ -20,6 +20,7 @@ from daemon.core.wire import (
     FatalClass,
     FinishReason,
     Hello,
+    Keep,
     Limits,
     Phase,
     Pool,
@@ -38,6 +39,7 @@ from daemon.engine.exl3.containment import Containment, forget
 from daemon.engine.exl3.entrance import Entrance, Loaded
 from daemon.engine.exl3.faults import describe
 from daemon.engine.exl3.job import ServedJob
+from daemon.engine.exl3.keeping import Keeping
 from daemon.engine.exl3.pace import Pace
 from daemon.engine.exl3.thought import Thought
 from daemon.engine.exl3.ticket import PROBE, Desk, Standing, Ticket, flatten
@@ -62,6 +64,8 @@ class Exl3Backend:
         self._entrance = Entrance(loaded, desk, grammars, reserve, self)
         self._containment = Containment(loaded, desk, pace, self._entrance)
         self._jobs = self._entrance.jobs
+        self.keeping = Keeping(self.generator.pagetable, self.generator.recurrent_cache, self._jobs)
+        """Which prefixes are evicted last, and which first."""
         self._tickets: dict[int, Ticket] = {}
         self._probes: list[int] = []
         self._arrivals = 0
@@ -138,6 +142,10 @@ class Exl3Backend:
             if ticket is not None:
                 ticket.rank = rank
         self._sort_pending()
+
+    def keep(self, keep: Keep) -> None:
+        """Evict the prefixes of these requests last."""
+        self.keeping.keep(keep.ids)
 
     def quote(self, quote: Quote) -> Quoted:
         """What a prompt would cost now. Parts of a page that could be copied are not counted."""

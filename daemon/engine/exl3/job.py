@@ -18,11 +18,13 @@ from typing import Protocol
 
 import torch
 from exllamav3 import Generator, Job
+from exllamav3.cache.recurrent import RecurrentCache
 from exllamav3.constants import PAGE_SIZE
 
 from daemon.core.wire import FailureClass, FinishReason
 from daemon.engine.exl3.constraint import GrammarBroken
 from daemon.engine.exl3.faults import FaultKind, classify, contained, describe
+from daemon.engine.exl3.keeping import Keeping, Trail, full_pages
 from daemon.engine.exl3.sampler import DRAW_LIMIT, Probabilities
 from daemon.engine.exl3.ticket import Desk, Ticket
 from daemon.engine.tensors import integers
@@ -49,6 +51,11 @@ class Crew(Protocol):
 
     def settle(self) -> None:
         """Wait until queued work is done, so that times mean something."""
+        ...
+
+    @property
+    def keeping(self) -> Keeping:
+        """Who is told which pages a job leaves behind."""
         ...
 
 
@@ -120,6 +127,24 @@ class ServedJob(Job):
         self.ticket.kv_only = self.pagetable.metrics["alloc_kv_only_pages"] - before
         self.ticket.waiting = False
         self.ticket.passed_over = False
+
+    def trail(self) -> Trail:
+        """The full pages it holds."""
+        origin = self.ticket.request.origin
+        return Trail(full_pages(self.sequences[0].allocated_pages or []), max(0, origin - 1) // PAGE_SIZE)
+
+    def deallocate_pages(self) -> None:
+        """Give the pages back: at the end, for a suspension, or to be queued again."""
+        ticket = self.ticket
+        over = ticket.request.fleeting and ticket.ended
+        self.crew.keeping.leave(ticket.id, self.trail(), new_from=ticket.cached // PAGE_SIZE if over else None)
+        super().deallocate_pages()
+
+    def maybe_stash_recurrent(self, cache: RecurrentCache, interval: int | None = None) -> None:
+        """Store the recurrent state where it is time for it; the checkpoints that are to be kept make no room for it."""
+        if self.is_checkpoint_boundary(interval):
+            self.crew.keeping.refresh_checkpoints()
+        super().maybe_stash_recurrent(cache, interval)
 
     def give_up(self, problem: Exception, kind: FailureClass) -> None:
         """Write a fault down that the library is about to end this job for."""

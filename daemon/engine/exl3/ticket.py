@@ -60,6 +60,8 @@ class Ticket:
     """Its last event is on the desk."""
     kv_only: int = 0
     """Pages of KV found that lacked a recurrent checkpoint."""
+    cached: int = 0
+    """Tokens it found in the prefix cache."""
 
     @property
     def id(self) -> int:
@@ -162,6 +164,7 @@ class Desk:
     def start(self, ticket: Ticket, cached: int, new_pages: int, page: int) -> None:
         """The ticket holds its pages."""
         ticket.started = True
+        ticket.cached = cached
         ticket.waiting = False
         self.counts.prompt_tokens += len(ticket.ids)
         self.counts.cached_tokens += cached

@@ -1,3 +1,6 @@
+from collections import deque
+from collections.abc import Callable
+
 import torch
 
 from exllamav3.cache.recurrent import RecurrentCache
@@ -8,6 +11,8 @@ class SeqTensor:
     def torch(self) -> torch.Tensor: ...
     def torch_slice(self, a: int | None, b: int | None) -> torch.Tensor: ...
     def __len__(self) -> int: ...
+
+def is_content_hash(h: bytes) -> bool: ...
 
 class CachePage:
     phash: bytes
@@ -34,6 +39,7 @@ class PageTable:
     unreferenced_pages: dict[bytes, CachePage]
     all_pages: list[CachePage]
     metrics: dict[str, int]
+    build_eviction_order: Callable[[set[bytes] | None], deque[CachePage]]
     def get_live_page(self, phash: bytes) -> CachePage | None: ...
     def num_unreferenced_pages(self) -> int: ...
     def validate_pagetable(self, active_jobs: list[object]) -> None: ...
