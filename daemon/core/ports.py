@@ -6,6 +6,7 @@ from typing import Protocol
 
 from daemon.core.events import StreamEvent
 from daemon.core.model import GenerationDefaults
+from daemon.core.people import People
 from daemon.core.prefix_watch import PrefixFigures
 from daemon.core.requests import ValidRequest
 from daemon.core.wire import Pool
@@ -121,6 +122,26 @@ class Health:
 
     ok: bool
     reason: str
+
+
+class Acquaintance(Protocol):
+    """Who may ask."""
+
+    def current(self) -> People:
+        """Everybody, now. The same object until something changes, so that it may be compared by identity."""
+        ...
+
+
+class TokenLedger(Protocol):
+    """Tokens of each person, day by day. Days are numbered from the epoch, in UTC."""
+
+    def spent(self, owner: str, day: int) -> int:
+        """Tokens of a person on a day: today, or the day before. Answers from memory."""
+        ...
+
+    def add(self, owner: str, day: int, tokens: int) -> None:
+        """Count tokens. Never blocks; they are written a moment later."""
+        ...
 
 
 class Watching(Protocol):
