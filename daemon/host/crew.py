@@ -16,16 +16,16 @@ class Crew:
 
     def outstanding(self, engine: int) -> bool:
         """Whether this engine owes anything."""
-        return self._streams.outstanding(engine) or self._questions.outstanding
+        return self._streams.outstanding(engine) or self._questions.outstanding(engine)
 
     def engine_up(self, engine: int, sink: CommandSink, hello: Hello) -> None:
         """This engine takes work."""
-        self._questions.engine_up(sink)
+        self._questions.engine_up(engine, sink)
         self._streams.engine_up(engine, sink, hello)
 
     def engine_down(self, engine: int, why: str) -> None:
         """It does no more."""
-        self._questions.engine_down()
+        self._questions.engine_down(engine)
         self._streams.engine_down(engine, why)
 
     def engine_fell(self, engine: int, fall: Fall) -> None:
@@ -38,7 +38,7 @@ class Crew:
 
     def give_up(self, engine: int, why: str) -> None:
         """None will come."""
-        self._questions.engine_down()
+        self._questions.engine_down(engine)
         self._streams.give_up(engine, why)
 
     def step(self, engine: int, step: Step) -> None:

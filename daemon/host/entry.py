@@ -29,8 +29,8 @@ class Entry:
         "cached",
         "deadline",
         "ended",
+        "engine",
         "first",
-        "given",
         "last",
         "link_id",
         "opened",
@@ -52,7 +52,8 @@ class Entry:
         self.outbox = outbox
         self.accepted = now
         self.attempt = 0
-        self.given = False
+        self.engine: int | None = None
+        """Which engine holds it. Set by whoever gives requests to engines (`host/giving.py`)."""
         self.ended = False
         self.cached = 0
         self.start: int | None = None

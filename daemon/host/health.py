@@ -140,7 +140,7 @@ class Watch:
             detail=supervision.describe(mode),
             pid=view.pid,
             backend="" if hello is None else hello.backend,
-            pool=self._streams.pool if isinstance(mode, Ready | Draining) else None,
+            pool=self._streams.pool(0) if isinstance(mode, Ready | Draining) else None,
             page=0 if hello is None else hello.limits.page,
             restarts=view.restarts,
             uptime=self._clock() - mode.since if isinstance(mode, Starting | Ready) else 0.0,

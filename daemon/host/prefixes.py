@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from daemon.core.prefix_watch import Allowance, Miss, MissCause, PrefixFigures, PrefixWatch, Trace
 from daemon.core.requests import ValidRequest
@@ -20,21 +20,35 @@ _SLICE = 16
 """Pages hashed in one turn of the event loop."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Cache:
+    """The prefix cache of one engine's life, as seen from here."""
+
+    watch: PrefixWatch
+    allowance: Allowance
+
+
+@dataclass(frozen=True, slots=True)
+class _Memo:
+    """Where a sequence is to be remembered. A cache that is gone meanwhile is remembered for nobody."""
+
+    cache: _Cache
+    owner: str
+
+
 class Prefixes:
     """See the module. Lives on the event loop's thread."""
 
     def __init__(self) -> None:
-        self._watch = PrefixWatch()
-        self._allowance = Allowance()
-        self._work: deque[tuple[Trace, str | None]] = deque()
-        """Sequences to hash, with the owner for whom to remember them afterwards."""
+        self._caches: dict[int, _Cache] = {}
+        self._work: deque[tuple[Trace, _Memo | None]] = deque()
+        """Sequences to hash, and where to remember them afterwards."""
         self.figures = PrefixFigures()
         """Totals since the daemon started."""
 
-    def engine_up(self, limits: Limits) -> None:
+    def engine_up(self, engine: int, limits: Limits) -> None:
         """A new engine: its cache is empty."""
-        self._allowance = Allowance.of_interval(limits.interval)
-        self._watch.forget()
+        self._caches[engine] = _Cache(PrefixWatch(), Allowance.of_interval(limits.interval))
 
     def follow(self, request: ValidRequest) -> Trace | None:
         """Begin to hash a request's prompt. None: it holds images, which are not followed."""
@@ -45,35 +59,37 @@ class Prefixes:
         self._hash(trace, None)
         return trace
 
-    def judge(self, request: ValidRequest, trace: Trace | None, event: Started) -> None:
+    def judge(self, engine: int, request: ValidRequest, trace: Trace | None, event: Started) -> None:
         """A request holds its pages for the first time: was its hit what it should have been?"""
         figures = self.figures
         prompt = request.prompt_tokens
         self.figures = replace(figures, queries=figures.queries + prompt, hits=figures.hits + event.cached)
-        if trace is None:
+        cache = self._caches.get(engine)
+        if trace is None or cache is None:
             return
         trace.finish()
-        miss = self._watch.judge(request.owner, trace, event.cached, event.kv_only, self._allowance)
+        miss = cache.watch.judge(request.owner, trace, event.cached, event.kv_only, cache.allowance)
         if miss is not None:
             self._count(request, miss)
 
-    def remember(self, request: ValidRequest, trace: Trace | None, delivered: Sequence[int]) -> None:
-        """A request is over, and the engine has computed all of it but its last token."""
-        if trace is not None:
+    def remember(self, engine: int, request: ValidRequest, trace: Trace | None, delivered: Sequence[int]) -> None:
+        """A request is over, and this engine has computed all of it but its last token."""
+        cache = self._caches.get(engine)
+        if trace is not None and cache is not None:
             trace.grow(delivered[:-1])
-            self._hash(trace, request.owner)
+            self._hash(trace, _Memo(cache, request.owner))
 
-    def _hash(self, trace: Trace, owner: str | None) -> None:
-        self._work.append((trace, owner))
+    def _hash(self, trace: Trace, memo: "_Memo | None") -> None:
+        self._work.append((trace, memo))
         if len(self._work) == 1:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        trace, owner = self._work[0]
+        trace, memo = self._work[0]
         if trace.advance(_SLICE):
             self._work.popleft()
-            if owner is not None:
-                self._watch.remember(owner, trace)
+            if memo is not None:
+                memo.cache.watch.remember(memo.owner, trace)
         if self._work:
             asyncio.get_running_loop().call_soon(self._turn)
 

@@ -1,9 +1,10 @@
-"""The registry of accepted requests: queue, submission, delivery, resumption. Implements `ports.Serving`.
+"""The registry of accepted requests: delivery, endings, resumption. Implements `ports.Serving`.
 
 The registry keeps of each request its prompt and every id delivered, so an engine is replaceable: when one dies, each request
-it held is submitted to the next as prompt + delivered, and the reader sees a pause. Reports count only from the present
-attempt and at the expected position. Each stream ends in exactly one Ended or Broken, put into its outbox by `_end` alone.
-Everything runs on the event loop's thread; nothing here waits.
+it held is submitted to the next as prompt + delivered, and the reader sees a pause. Reports count only from the engine that holds
+the request, from the present attempt and at the expected position. Each stream ends in exactly one Ended or Broken, put into its
+outbox by `_end` alone. Which request goes to which engine, and when, is `host/giving.py`'s affair. Everything runs on the event
+loop's thread; nothing here waits.
 """
 
 import asyncio
@@ -11,33 +12,32 @@ import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import Enum
 
-from daemon.core import admission
-from daemon.core.errors import GenerationFailed, NotReady, Overloaded, RequestError, RequestTimeout, ShuttingDown
-from daemon.core.events import REPETITION, Broken, Ended, Ending, Opened, Paused, ThoughtClosing, Usage
+from daemon.core.errors import GenerationFailed, NotReady, RequestError, RequestTimeout
+from daemon.core.events import Broken, Ended, Ending, Opened, Paused, Usage
 from daemon.core.ports import ModelCard
 from daemon.core.requests import ValidRequest
-from daemon.core.settings import ServerSettings
+from daemon.core.settings import ServerSettings, Settings
 from daemon.core.wire import (
-    Cancel,
     Failed,
     FailureClass,
     Finished,
-    FinishReason,
     Hello,
+    Limits,
     Pool,
     Prefilling,
     Started,
     Step,
-    Suspend,
     Suspended,
     Tokens,
     TokenSpan,
     Waiting,
 )
+from daemon.host.closings import circling, complete, finished
 from daemon.host.detokenizer import Vocabulary
+from daemon.host.door import FAILED_RETRY, Door
 from daemon.host.entry import Entry
+from daemon.host.giving import Giving
 from daemon.host.link import CommandSink
 from daemon.host.logs import RequestSummary
 from daemon.host.outbox import Outbox
@@ -46,19 +46,6 @@ from daemon.host.transcript import Transcript
 from daemon.host.workforce import Fall
 
 _log = logging.getLogger("exl3d.streams")
-
-LOADING_RETRY = 5.0
-FAILED_RETRY = 60.0
-"""Seconds a client is told to wait before it tries again."""
-
-
-class _Door(Enum):
-    """Whether requests are accepted. A restart in between does not close it: requests wait for the next engine."""
-
-    LOADING = "loading"
-    OPEN = "open"
-    FAILED = "failed"
-    CLOSED = "closed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +59,9 @@ class Totals:
 
 
 class StreamRegistry:
-    """See the module. `special` are the model's special ids; `on_end` hears of every request that ended."""
+    """See the module. `special` are the model's special ids; `on_end` hears of every request that ended; so many `engines` are
+    expected.
+    """
 
     def __init__(
         self,
@@ -83,6 +72,7 @@ class StreamRegistry:
         settings: ServerSettings,
         on_end: Callable[[RequestSummary], None],
         clock: Callable[[], float],
+        engines: int = 1,
     ) -> None:
         self._card = card
         self._known = card
@@ -91,17 +81,13 @@ class StreamRegistry:
         self._settings = settings
         self._on_end = on_end
         self._clock = clock
-        self._policy = admission.Policy(max_queued=settings.max_queued)
-        self._admission = admission.Admission()
+        self._giving = Giving(settings, clock)
+        self._door = Door(engines)
+        self._limits: dict[int, Limits] = {}
+        """What each engine can hold, by its last word."""
         self._entries: dict[int, Entry] = {}
         self._ids = itertools.count(1)
-        self._sink: CommandSink | None = None
-        self._door = _Door.LOADING
-        self._why_failed = ""
         self._idle_callbacks: list[Callable[[], None]] = []
-        self._mean_total = 0.0
-        self.pool: Pool | None = None
-        """The engine's room after its last step."""
         self.last_token: float | None = None
         """When a token last came."""
         self.totals = Totals()
@@ -116,41 +102,26 @@ class StreamRegistry:
 
     def open(self, request: ValidRequest) -> Entry:
         """Accept a request; see ports.Serving."""
-        refusal = self._refusal()
+        refusal = self._door.refusal()
         if refusal is not None:
             raise refusal
         now = self._clock()
-        link_id = next(self._ids)
         transcript = Transcript(request, self._vocabulary, self._special)
-        entry = Entry(self, link_id, request, transcript, Outbox(asyncio.get_running_loop()), now)
+        entry = Entry(self, next(self._ids), request, transcript, Outbox(asyncio.get_running_loop()), now)
         if all(isinstance(span, TokenSpan) for span in request.spans):
             entry.start = request.prompt_tokens
-        self._entries[link_id] = entry
-        if not self._admit(admission.Arrived(link_id, request.priority)):
-            del self._entries[link_id]
-            raise Overloaded(
-                f"{self._admission.queued} requests are waiting already (server.max_queued).",
-                self._retry_after(),
-                own_limit=False,
-            )
-        if request.deadline is not None and not entry.ended:
+        self._entries[entry.link_id] = entry
+        try:
+            self._giving.arrive(entry)
+        except RequestError:
+            del self._entries[entry.link_id]
+            raise
+        if request.deadline is not None:
             wait = max(0.0, request.deadline - now)
             entry.deadline = asyncio.get_running_loop().call_later(wait, self._pass_deadline, entry)
         self.totals = replace(self.totals, requests=self.totals.requests + 1)
-        if not entry.ended:
-            entry.trace = self.prefixes.follow(request)
+        entry.trace = self.prefixes.follow(request)
         return entry
-
-    def _refusal(self) -> RequestError | None:
-        match self._door:
-            case _Door.OPEN:
-                return None
-            case _Door.LOADING:
-                return NotReady("The model is still being loaded.", LOADING_RETRY)
-            case _Door.FAILED:
-                return NotReady(self._why_failed, FAILED_RETRY)
-            case _Door.CLOSED:
-                return ShuttingDown()
 
     def cancel(self, entry: Entry) -> None:
         """Drop a request and whatever its reader has not taken."""
@@ -162,25 +133,28 @@ class StreamRegistry:
         """Have a request set aside at its next page boundary. It waits its turn again and goes on where it was; its reader sees
         nothing but a pause in the text.
         """
-        if entry.given and not entry.ended and self._sink is not None:
-            self._sink.send(Suspend(entry.link_id))
+        if not entry.ended:
+            self._giving.suspend(entry)
 
     # --- figures ---
 
     @property
     def running(self) -> int:
-        """Requests inside the engine."""
-        return len(self._admission.given)
+        """Requests inside engines."""
+        return self._giving.running
 
     @property
     def queued(self) -> int:
         """Requests that wait."""
-        return self._admission.queued
+        return self._giving.queued
 
     def outstanding(self, engine: int) -> bool:
         """Whether this engine owes anything."""
-        del engine
-        return bool(self._admission.given)
+        return self._giving.busy(engine)
+
+    def pool(self, engine: int) -> Pool | None:
+        """An engine's room after its last step; None while there is none."""
+        return self._giving.pool(engine)
 
     @property
     def empty(self) -> bool:
@@ -190,63 +164,31 @@ class StreamRegistry:
     @property
     def accepting(self) -> bool:
         """Whether `open` takes requests."""
-        return self._door is _Door.OPEN
+        return self._door.refusal() is None
 
-    # --- the supervisor's calls ---
+    @property
+    def shut(self) -> str | None:
+        """Why people's wish keeps new requests out, in words; None where it does not."""
+        return self._door.shut
 
-    def engine_up(self, engine: int, sink: CommandSink, hello: Hello) -> None:
-        """Requests go to this engine; those that lost theirs go first."""
-        self._sink = sink
-        limits = hello.limits
-        known = self._known
-        room = limits.page * limits.pages
-        self._card = replace(known, context=min(known.context, room) if room else known.context, vision=limits.vision)
-        self.pool = Pool(limits.pages, 0, limits.slots, 0, 0)
-        self.prefixes.engine_up(limits)
-        if self._door is not _Door.CLOSED:
-            self._door = _Door.OPEN
-        self._admit(admission.EngineUp(max(1, min(limits.slots or limits.max_batch, limits.max_batch))))
+    # --- what people ask for ---
 
-    def engine_down(self, engine: int, why: str) -> None:
-        """Everything accepted waits for the next engine, the shortest first."""
-        self._sink = None
-        self.pool = None
-        held = sorted(
-            (self._entries[link_id] for link_id in self._admission.given),
-            key=lambda entry: entry.request.prompt_tokens + len(entry.transcript.delivered),
-        )
-        self._admit(admission.EngineDown(tuple(entry.link_id for entry in held)))
-        now = self._clock()
-        for entry in held:
-            entry.given = False
-        for entry in list(self._entries.values()):
-            if self._complete_already(entry):
-                continue
-            entry.outbox.add(Paused(why))
-            if entry.paused is None:
-                entry.paused = now
-        if self._entries:
-            asyncio.get_running_loop().call_later(self._settings.resume_timeout, self._expire)
+    def reload(self, settings: Settings) -> None:
+        """Take over what may change while the daemon runs; see core.reloading."""
+        self._settings = settings.server
+        self._giving.reload(settings)
 
-    def engine_fell(self, engine: int, fall: Fall) -> None:
-        """It died while it served."""
-        _log.info("engine %d fell with %d requests: %s", engine, len(fall.in_flight), fall.why)
+    def pause_intake(self, why: str) -> None:
+        """Refuse new requests with these words until `resume_intake`; what was accepted goes on."""
+        self._door.pause(why)
 
-    def engine_coming(self, engine: int) -> None:
-        """An engine is being started. After a failure that means hope; otherwise nothing changes."""
-        if self._door is _Door.FAILED:
-            self._door = _Door.LOADING
-
-    def give_up(self, engine: int, why: str) -> None:
-        """No engine will come: end everything and refuse with these words from now on."""
-        self._why_failed = why
-        if self._door is not _Door.CLOSED:
-            self._door = _Door.FAILED
-        self.end_all(lambda: NotReady(why, FAILED_RETRY))
+    def resume_intake(self) -> None:
+        """Accept requests again."""
+        self._door.resume()
 
     def close(self) -> None:
         """Accept nothing any more; what was accepted goes on."""
-        self._door = _Door.CLOSED
+        self._door.close()
 
     def end_all(self, error: Callable[[], RequestError]) -> None:
         """End every accepted request with an error of its own."""
@@ -259,14 +201,57 @@ class StreamRegistry:
         if not self._entries:
             callback()
 
+    # --- the supervisors' calls ---
+
+    def engine_up(self, engine: int, sink: CommandSink, hello: Hello) -> None:
+        """Requests go to this engine; those that lost theirs go first."""
+        limits = self._limits[engine] = hello.limits
+        self._card = _card(self._known, list(self._limits.values()))
+        self.prefixes.engine_up(engine, limits)
+        self._door.serves(engine)
+        self._giving.understood(engine)
+        self._giving.engine_up(engine, sink, limits)
+
+    def engine_down(self, engine: int, why: str) -> None:
+        """What it held waits for another one, the shortest first."""
+        self._door.lost(engine)
+        held = sorted(self._giving.holds(engine), key=lambda entry: entry.request.prompt_tokens + len(entry.transcript.delivered))
+        self._giving.engine_down(engine, held)
+        now = self._clock()
+        for entry in held:
+            self._complete_already(entry)
+        for entry in held if self._door.serving else list(self._entries.values()):
+            if not entry.ended:
+                entry.outbox.add(Paused(why))
+                entry.paused = now if entry.paused is None else entry.paused
+        self._expire()
+        if self._entries:
+            asyncio.get_running_loop().call_later(self._settings.resume_timeout, self._expire)
+
+    def engine_fell(self, engine: int, fall: Fall) -> None:
+        """It died while it served."""
+        _log.info("engine %d fell with %d requests: %s", engine, len(fall.in_flight), fall.why)
+        self._giving.understood(engine)
+
+    def engine_coming(self, engine: int) -> None:
+        """An engine is being started. After a failure that means hope; otherwise nothing changes."""
+        self._door.coming(engine)
+
+    def give_up(self, engine: int, why: str) -> None:
+        """None will come in its place. If there is no other: end everything and refuse with these words from now on."""
+        self._door.failed(engine, why)
+        if self._door.hopeless:
+            self.end_all(lambda: NotReady(why, FAILED_RETRY))
+        self._giving.gave_up(engine)
+
     # --- reports ---
 
     def step(self, engine: int, step: Step) -> None:
-        """Take in one turn of the engine loop."""
+        """Take in one turn of an engine's loop."""
         now = self._clock()
         for event in step.events:
             entry = self._entries.get(event.id)
-            if entry is None or event.attempt != entry.attempt or not entry.given:
+            if entry is None or event.attempt != entry.attempt or entry.engine != engine:
                 continue
             match event:
                 case Tokens():
@@ -274,18 +259,15 @@ class StreamRegistry:
                 case Started():
                     self._started(entry, event, now)
                 case Finished():
-                    self._finished(entry, event)
+                    self._end(entry, finished(entry, event), told=True)
                 case Failed():
                     self._break(entry, GenerationFailed(event.kind, event.detail), told=True)
                 case Suspended():
-                    entry.given = False
-                    self._admit(admission.Returned(entry.link_id))
+                    if not self._complete_already(entry):
+                        self._giving.returned(entry)
                 case Prefilling() | Waiting():
                     pass
-        pool = step.pool
-        if (pool.pending > 0) != self._admission.pressed:
-            self._admit(admission.Pressure(pool.pending))
-        self.pool = pool
+        self._giving.stepped(engine, step)
 
     def _tokens(self, entry: Entry, event: Tokens, now: float) -> None:
         transcript = entry.transcript
@@ -316,13 +298,10 @@ class StreamRegistry:
         """What is said runs in circles: a thought is closed, once, by submitting the request again without a budget; an answer
         is ended.
         """
-        if entry.transcript.give_up_thought():
-            if self._sink is not None:
-                self._sink.send(Cancel(entry.link_id))
-            self._submit(entry)
-            return
-        closings = (ThoughtClosing.REPETITION,) if entry.transcript.gave_up else ()
-        self._end(entry, Ended(Ending.STOP, entry.usage(), detail=REPETITION, closings=closings))
+        if not entry.transcript.give_up_thought():
+            self._end(entry, circling(entry))
+        elif not self._complete_already(entry, told=False):
+            self._giving.again(entry)
 
     def _started(self, entry: Entry, event: Started, now: float) -> None:
         entry.paused = None
@@ -330,56 +309,19 @@ class StreamRegistry:
             return
         entry.opened = now if event.t is None else max(entry.accepted, min(now, event.t))
         entry.cached = event.cached
-        self.prefixes.judge(entry.request, entry.trace, event)
+        if entry.engine is not None:
+            self.prefixes.judge(entry.engine, entry.request, entry.trace, event)
         self.totals = replace(self.totals, cached_tokens=self.totals.cached_tokens + event.cached)
         entry.outbox.add(Opened(event.cached, entry.opened - entry.accepted, entry.opened))
 
-    def _finished(self, entry: Entry, event: Finished) -> None:
-        match event.reason:
-            case FinishReason.STOP:
-                ended = self._stopped(entry)
-            case FinishReason.LENGTH:
-                ended = Ended(Ending.LENGTH, entry.usage())
-            case FinishReason.CONSTRAINT:
-                ended = Ended(Ending.STOP, entry.usage())
-        self._end(entry, replace(ended, closings=_closings(entry, event)), told=True)
-
-    @staticmethod
-    def _stopped(entry: Entry) -> Ended:
-        delivered = entry.transcript.delivered
-        last = delivered[-1] if delivered and delivered[-1] in entry.request.stop_ids else None
-        return Ended(Ending.STOP, entry.usage(), last)
-
-    # --- giving ---
-
-    def _admit(self, event: admission.Event) -> bool:
-        """Let admission decide and carry its effects out. False: the request that arrived was refused."""
-        self._admission, effects = admission.decide(self._admission, event, self._policy)
-        for effect in effects:
-            match effect:
-                case admission.Give(link_id):
-                    self._submit(self._entries[link_id])
-                case admission.Refuse():
-                    return False
-        return True
-
-    def _submit(self, entry: Entry) -> None:
-        if self._complete_already(entry) or self._sink is None:
-            return
-        entry.given = True
-        entry.attempt += 1
-        self._sink.send(entry.transcript.submit(entry.link_id, entry.attempt))
-
-    def _complete_already(self, entry: Entry) -> bool:
-        """Whether the engine died between the last token and the word that it was the last; ends the entry then."""
-        request, delivered = entry.request, entry.transcript.delivered
-        if delivered and delivered[-1] in request.stop_ids and len(delivered) > request.min_tokens:
-            self._end(entry, self._stopped(entry), told=True)
-        elif len(delivered) >= request.max_tokens:
-            self._end(entry, Ended(Ending.LENGTH, entry.usage()), told=True)
-        return entry.ended
-
     # --- ending ---
+
+    def _complete_already(self, entry: Entry, *, told: bool = True) -> bool:
+        """Whether the last token came before its engine went, or was told of it; ends the entry then."""
+        ended = complete(entry)
+        if ended is not None:
+            self._end(entry, ended, told=told)
+        return entry.ended
 
     def _break(self, entry: Entry, error: RequestError, *, told: bool = False, outcome: str | None = None) -> None:
         self._end(entry, Broken(error, entry.usage()), told=told, outcome=outcome or type(error).__name__)
@@ -392,9 +334,6 @@ class StreamRegistry:
         del self._entries[entry.link_id]
         if entry.deadline is not None:
             entry.deadline.cancel()
-        if entry.given and not told and self._sink is not None:
-            self._sink.send(Cancel(entry.link_id))
-        entry.given = False
         if isinstance(event, Ended):
             outcome = event.ending.value
             rest = "" if isinstance(event.stop, str) else entry.transcript.finish()
@@ -403,9 +342,9 @@ class StreamRegistry:
         entry.outbox.add(event)
         entry.outbox.close()
         self._count(entry, event.usage, outcome or "")
-        if entry.first is not None:
-            self.prefixes.remember(entry.request, entry.trace, entry.transcript.delivered)
-        self._admit(admission.Left(entry.link_id))
+        if entry.first is not None and entry.engine is not None:
+            self.prefixes.remember(entry.engine, entry.request, entry.trace, entry.transcript.delivered)
+        self._giving.left(entry, told=told)
         if not self._entries:
             for callback in self._idle_callbacks:
                 callback()
@@ -413,7 +352,6 @@ class StreamRegistry:
     def _count(self, entry: Entry, usage: Usage, outcome: str) -> None:
         now = self._clock()
         total = now - entry.accepted
-        self._mean_total = total if self._mean_total == 0 else 0.9 * self._mean_total + 0.1 * total
         self.totals = replace(
             self.totals,
             prompt_tokens=self.totals.prompt_tokens + (usage.prompt if entry.opened is not None else 0),
@@ -441,7 +379,9 @@ class StreamRegistry:
         self._break(entry, RequestTimeout("The deadline of this request passed before the answer was complete."))
 
     def _expire(self) -> None:
-        """End what has waited too long for an engine."""
+        """End what has waited too long since it lost its engine. Where another one serves, it waits for nothing but its turn."""
+        if self._door.serving:
+            return
         limit = self._settings.resume_timeout
         now = self._clock()
         for entry in list(self._entries.values()):
@@ -449,14 +389,8 @@ class StreamRegistry:
                 words = f"The engine died and no other could go on within {limit:.0f} s (server.resume_timeout)."
                 self._break(entry, RequestTimeout(words))
 
-    def _retry_after(self) -> float:
-        """Seconds until the queue has probably moved on: the mean time of a request, shared by the slots."""
-        slots = max(1, self._admission.slots)
-        return min(60.0, max(1.0, self._mean_total * self._admission.queued / slots))
 
-
-def _closings(entry: Entry, event: Finished) -> tuple[ThoughtClosing, ...]:
-    """Why the engine closed thoughts; at a budget, perhaps because this file had taken it away."""
-    at_budget = ThoughtClosing.REPETITION if entry.transcript.gave_up else ThoughtClosing.BUDGET
-    at_stop = event.closed_thoughts - event.spent_budgets
-    return (ThoughtClosing.STOP,) * at_stop + (at_budget,) * event.spent_budgets
+def _card(known: ModelCard, limits: list[Limits]) -> ModelCard:
+    """What every engine can serve."""
+    rooms = [each.page * each.pages for each in limits if each.pages]
+    return replace(known, context=min(known.context, *rooms, known.context), vision=all(each.vision for each in limits))

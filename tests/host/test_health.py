@@ -132,7 +132,7 @@ async def test_engine_that_dies_under_a_probe_is_not_healthy() -> None:
     watched = _Observatory()
     watched.engine_up()
     asking = asyncio.create_task(watched.watch.deep())
-    await until(lambda: watched.questions.outstanding, "a probe")
+    await until(lambda: watched.questions.outstanding(0), "a probe")
     watched.crew.engine_down(0, "it died")
     health = await asking
     assert not health.ok

@@ -115,9 +115,9 @@ class _Recorder(Crew):
         super().__init__(streams, questions)
         self.steps: list[Step] = []
 
-    def step(self, step: Step) -> None:
+    def step(self, engine: int, step: Step) -> None:
         self.steps.append(step)
-        super().step(step)
+        super().step(engine, step)
 
 
 @asynccontextmanager
