@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TextIO
 
-from daemon.core.settings import LogFormat, LogSettings
+from daemon.core.settings import LogFormat, LogSettings, Settings
 
 _requests = logging.getLogger("exl3d.request")
 
@@ -100,3 +100,14 @@ def set_up_logging(settings: LogSettings, stream: TextIO | None = None, *, journ
     root.setLevel(settings.level.upper())
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+
+
+class Logging:
+    """The log as a part that can be reloaded."""
+
+    def __init__(self, *, journal: bool) -> None:
+        self._journal = journal
+
+    def reload(self, settings: Settings) -> None:
+        """Take over level and format."""
+        set_up_logging(settings.log, journal=self._journal)

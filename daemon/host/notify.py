@@ -5,6 +5,7 @@ a model's name in another script must never take a WATCHDOG=1 down with it.
 """
 
 import asyncio
+import time
 import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -76,6 +77,16 @@ class Systemd:
         if not self._stopping:
             self._stopping = True
             self._notifier.notify("STOPPING=1")
+
+    def reloading(self) -> None:
+        """The service reads its configuration again; `reloaded` ends it."""
+        if self._ready and not self._stopping:
+            self._notifier.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def reloaded(self) -> None:
+        """The service goes on, with whatever configuration."""
+        if self._ready and not self._stopping:
+            self._notifier.notify("READY=1")
 
     def status(self, text: str) -> None:
         """One line for `systemctl status`."""

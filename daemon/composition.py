@@ -1,0 +1,129 @@
+"""What one daemon consists of, put together: joins `host`, `chat` and `api`. Imported by the daemon's own roots alone."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from daemon.api.admin import build_admin
+from daemon.api.application import build, runner
+from daemon.chat.prompt import PromptBuilder
+from daemon.core.ports import ModelCard
+from daemon.core.settings import Settings
+from daemon.core.supervision_values import Policy
+from daemon.core.wire import Configure
+from daemon.host.crew import Crew
+from daemon.host.engine_process import ENGINE_ARGV
+from daemon.host.health import Watch
+from daemon.host.incident_store import IncidentStore
+from daemon.host.logs import log_request
+from daemon.host.model_directory import Reading
+from daemon.host.operations import Operations
+from daemon.host.questions import Questions
+from daemon.host.reloading import Reloader
+from daemon.host.settings_file import Configuration
+from daemon.host.streams import StreamRegistry
+from daemon.host.supervisor import Supervisor, View
+from daemon.host.tokenizer_pool import TokenizerPool
+
+ENGINES = 1
+"""One engine so far; every part but this number takes several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """One daemon's parts."""
+
+    tokenizer: TokenizerPool
+    streams: StreamRegistry
+    supervisors: tuple[Supervisor, ...]
+    watch: Watch
+    incidents: IncidentStore
+
+
+def assemble(configuration: Configuration, reading: Reading, version: str, on_change: Callable[[View], None]) -> Parts:
+    """The parts of a daemon, none of them running yet. `on_change` hears of every engine's state. Raises ConfigError."""
+    settings = configuration.settings
+    tokenizer = TokenizerPool(reading.model, reading.tokenizer)
+    card = _card(settings, reading)
+    streams = StreamRegistry(
+        card=card,
+        vocabulary=tokenizer.vocabulary,
+        special=tokenizer.special,
+        settings=settings.server,
+        on_end=log_request,
+        clock=time.monotonic,
+    )
+    questions = Questions()
+    supervisors = tuple(
+        Supervisor(
+            engine=engine,
+            argv=ENGINE_ARGV,
+            configure=Configure(reading.model.path, card.context, settings.engine, str(configuration.state_dir)),
+            policy=Policy.of(settings.supervisor),
+            workforce=Crew(streams, questions),
+            on_change=on_change,
+        )
+        for engine in range(ENGINES)
+    )
+    watch = Watch(
+        version=version,
+        streams=streams,
+        questions=questions,
+        view=supervisors[0].view,
+        stall_limit=settings.supervisor.step_stall_seconds,
+        clock=time.monotonic,
+    )
+    incidents = IncidentStore(configuration.state_dir, settings.watchdog.incident_days)
+    return Parts(tokenizer, streams, supervisors, watch, incidents)
+
+
+def _card(settings: Settings, reading: Reading) -> ModelCard:
+    model = reading.model
+    return ModelCard(
+        name=model.name,
+        aliases=tuple(settings.aliases),
+        context=min(model.context, settings.context or model.context),
+        eos=model.eos,
+        vocabulary=model.vocabulary,
+        architecture=model.architecture,
+        defaults=model.defaults,
+        created=int(time.time()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Fronts:
+    """What is served."""
+
+    people: web.AppRunner
+    """The API."""
+    admin: web.AppRunner
+    """The admin socket."""
+    problem: str | None
+    """Why no chat can be served, completions only."""
+
+
+def serve(
+    parts: Parts, settings: Settings, reading: Reading, version: str, reloader: Reloader, stopping: Callable[[], bool]
+) -> Fronts:
+    """The applications around a daemon's parts. The reloader learns of every part that takes new settings."""
+    prompts = PromptBuilder(reading.model)
+    app = build(
+        serving=parts.streams,
+        watching=parts.watch,
+        tokenizing=parts.tokenizer,
+        prompts=prompts,
+        added=reading.model.added,
+        settings=settings,
+        version=version,
+    )
+    operations = Operations(
+        supervisors=parts.supervisors, intake=parts.streams, reloader=reloader, stopping=stopping, clock=time.monotonic
+    )
+    return Fronts(
+        runner(app),
+        web.AppRunner(build_admin(parts.watch, operations, parts.incidents), access_log=None),
+        None if prompts.problem is None else str(prompts.problem),
+    )

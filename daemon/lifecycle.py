@@ -1,0 +1,236 @@
+"""One run of the daemon: from binding the port to the last goodbye, and what signals and systemd mean in between."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from daemon.composition import assemble, serve
+from daemon.core import supervision
+from daemon.core.errors import ConfigError, Exl3dError, ShuttingDown
+from daemon.core.exit_codes import ExitCode
+from daemon.core.operating import Reloaded
+from daemon.core.supervision_values import (
+    Backoff,
+    Draining,
+    Failed,
+    FailedKind,
+    Mode,
+    Ready,
+    StartAsked,
+    Starting,
+    StopAsked,
+    Stopped,
+    Stopping,
+    ThenStop,
+)
+from daemon.host.listening import listen_tcp, listen_unix, remove_unix
+from daemon.host.model_directory import Reading
+from daemon.host.notify import Systemd, notifier_for, watchdog_seconds
+from daemon.host.reloading import Reloader
+from daemon.host.settings_file import Configuration
+from daemon.host.supervisor import View, name_of
+
+_log = logging.getLogger("exl3d")
+
+GOODBYE_SECONDS = 5.0
+"""How long handlers may take to write their last event after their streams have ended."""
+STATUS_SECONDS = 5.0
+MORE_TIME_SECONDS = 5.0
+"""Least time between two requests for more time to load. Each reaches beyond the silence after which the supervisor itself
+takes the load for hung, so that it can replace that engine before systemd ends the whole service."""
+
+
+class NeverReady(Exl3dError):
+    """No engine ever served, and none will: the daemon ends with exit code 1."""
+
+
+class Daemon:
+    """See the module. `read` reads the configuration again, as it was read at the start."""
+
+    def __init__(self, configuration: Configuration, reading: Reading, version: str, read: Callable[[], Configuration]) -> None:
+        self._configuration = configuration
+        self._settings = configuration.settings
+        self._reading = reading
+        self._version = version
+        self._systemd = Systemd(notifier_for(os.environ))
+        self._reloader = Reloader(configuration.settings, read, self._systemd)
+        self._reloads: set[asyncio.Task[Reloaded]] = set()
+        self._news = asyncio.Event()
+        """A signal came, an engine's state changed, or a supervisor ended."""
+        self._signals = 0
+        self._announced = False
+        self._asked_more_time = 0.0
+        self._parts = assemble(configuration, reading, version, self._on_change)
+
+    async def run(self) -> ExitCode:
+        """Serve until told to stop. Raises ConfigError, AddressTaken or NeverReady where serving is impossible."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_stop_signal)
+        loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
+        parts = self._parts
+        async with self._listening() as url:
+            await parts.incidents.start()  # not before: until the socket is ours, another daemon may use this state directory
+            supervising = [asyncio.create_task(each.run(), name="supervisor") for each in parts.supervisors]
+            for task in supervising:
+                task.add_done_callback(lambda _: self._news.set())
+            helpers = [asyncio.create_task(self._tell_status(), name="status")]
+            interval = watchdog_seconds(os.environ, os.getpid())
+            if interval is not None:
+                pinging = self._systemd.ping(interval, parts.watch.supervised)
+                helpers.append(asyncio.create_task(pinging, name="watchdog"))
+            try:
+                return await self._serve(supervising, url)
+            finally:
+                tasks = [*helpers, *supervising, *self._reloads]
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+                self._reloader.close()
+                parts.tokenizer.close()
+                await parts.incidents.close()
+
+    async def _serve(self, supervising: list[asyncio.Task[None]], url: str) -> ExitCode:
+        for each in self._parts.supervisors:
+            each.post(StartAsked(time.monotonic()))
+        while not self._stopping():
+            if self._is_ready():
+                self._announce(url)
+            await self._hear_news(supervising)
+        return await self._stop(supervising)
+
+    async def _hear_news(self, supervising: list[asyncio.Task[None]]) -> None:
+        await self._news.wait()
+        self._news.clear()
+        for task in supervising:
+            if task.done():
+                task.result()
+
+    def _is_ready(self) -> bool:
+        """Whether requests are served. Raises if no engine ever was and none will be."""
+        hopeless: list[Failed] = []
+        for each in self._parts.supervisors:
+            match each.view().mode:
+                case Ready():
+                    return True
+                case Failed() as mode:
+                    hopeless.append(mode)
+                case Stopped() | Starting() | Draining() | Stopping() | Backoff():
+                    pass
+        if not self._announced and len(hopeless) == len(self._parts.supervisors):
+            raise _never_ready(hopeless)
+        return False
+
+    def _announce(self, url: str) -> None:
+        """Say once that the daemon serves."""
+        if self._announced:
+            return
+        self._announced = True
+        self._systemd.ready()
+        card = self._parts.streams.card()
+        _log.info("ready: %s (%d tokens of context) at %s", card.name, card.context, url)
+        gc.collect()
+        gc.freeze()
+
+    async def _stop(self, supervising: list[asyncio.Task[None]]) -> ExitCode:
+        """Let running streams finish within the drain time, end the rest, see the engines gone."""
+        parts = self._parts
+        drain = self._reloader.settings.server.drain_seconds
+        self._systemd.stopping()
+        self._systemd.more_time(drain + self._settings.supervisor.term_seconds + 2 * GOODBYE_SECONDS)
+        _log.info("stopping: running streams may finish within %.0f s", drain)
+        parts.streams.close()
+        for each in parts.supervisors:
+            each.post(StopAsked(time.monotonic(), drain))
+            parts.streams.when_empty(each.observe)
+        while not all(isinstance(each.view().mode, Stopped) for each in parts.supervisors):
+            await self._hear_news(supervising)
+            if self._signals > 1:
+                _log.warning("stopping at once: told a second time")
+                parts.streams.end_all(ShuttingDown)
+                return ExitCode.FAILED
+        parts.streams.end_all(ShuttingDown)
+        return ExitCode.OK
+
+    @asynccontextmanager
+    async def _listening(self) -> AsyncGenerator[str]:
+        """The HTTP port and the admin socket; gives the URL. Bound before an engine starts, so that a busy port costs nothing."""
+        settings, state_dir = self._settings, self._configuration.state_dir
+        admin = listen_unix(state_dir)
+        try:
+            listeners = listen_tcp(settings.host, settings.port)
+        except BaseException:
+            admin.close()
+            raise
+        fronts = serve(self._parts, settings, self._reading, self._version, self._reloader, self._stopping)
+        if fronts.problem is not None:
+            _log.warning("no chat can be served, completions only: %s", fronts.problem)
+        runners = (fronts.people, fronts.admin)
+        for each in runners:
+            await each.setup()
+        for listener in listeners:
+            await web.SockSite(fronts.people, listener).start()
+        await web.SockSite(fronts.admin, admin).start()
+        port: int = listeners[0].getsockname()[1]
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        try:
+            yield f"http://{host}:{port}"
+        finally:
+            for each in runners:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(GOODBYE_SECONDS):
+                        await each.cleanup()
+            remove_unix(state_dir)
+
+    def _stopping(self) -> bool:
+        return self._signals > 0
+
+    def _on_stop_signal(self) -> None:
+        self._signals += 1
+        self._news.set()
+
+    def _on_reload_signal(self) -> None:
+        """SIGHUP means the same as `exl3ctl reload`; the answer is in the log."""
+        task = asyncio.create_task(self._reloader.reload(), name="reload")
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    def _on_change(self, view: View) -> None:
+        self._news.set()
+        mode = view.mode
+        if isinstance(mode, Starting) and view.t - self._asked_more_time >= MORE_TIME_SECONDS:
+            self._asked_more_time = view.t
+            self._systemd.more_time(self._settings.supervisor.load_stall_seconds + MORE_TIME_SECONDS)
+        if self._stopping() and all(_works_no_more(each.view().mode) for each in self._parts.supervisors):
+            self._parts.streams.end_all(ShuttingDown)
+        self._systemd.status(f"{name_of(mode)}: {supervision.describe(mode)}")
+
+    async def _tell_status(self) -> None:
+        """Keep `systemctl status` true."""
+        while True:
+            await asyncio.sleep(STATUS_SECONDS)
+            status = self._parts.watch.status()
+            if status.ready:
+                counts = f"{status.running} running, {status.queued} queued"
+                self._systemd.status(f"{status.model}: {counts}, {status.context} tokens of context")
+
+
+def _works_no_more(mode: Mode) -> bool:
+    """Whether an engine is gone, or about to go for good."""
+    return isinstance(mode, Stopped) or (isinstance(mode, Stopping) and isinstance(mode.after, ThenStop))
+
+
+def _never_ready(modes: list[Failed]) -> Exl3dError:
+    """Why the daemon ends; a person must act where the configuration is at fault."""
+    by_configuration = next((mode for mode in modes if mode.kind is FailedKind.CONFIG), None)
+    if by_configuration is not None:
+        return ConfigError(by_configuration.why)
+    return NeverReady(modes[0].why)
