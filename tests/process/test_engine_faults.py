@@ -165,8 +165,9 @@ async def test_streams_that_come_and_go_leave_nothing_behind() -> None:
         assert (h.streams.running, h.streams.queued, h.streams.empty) == (0, 0, True)
         assert len(h.summaries) == 60
         await h.questions.probe()
-        assert h.streams.pool is not None
-        assert h.streams.pool.running == 0
+        pool = h.streams.pool(0)
+        assert pool is not None
+        assert pool.running == 0
 
 
 def test_child_hears_nothing_of_systemd() -> None:
