@@ -17,6 +17,7 @@ import yaml
 
 from daemon.core.errors import ConfigError
 from daemon.core.settings import Settings
+from daemon.host.credentials import read_keys
 
 SYSTEM_FILE = Path("/etc/exl3d/config.yaml")
 _COMMAND_LINE = "command line"
@@ -61,7 +62,7 @@ def find_file(given: Path | None, environment: Mapping[str, str]) -> Path | None
 
 
 def read_configuration(given: Path | None, overrides: Sequence[str], environment: Mapping[str, str]) -> Configuration:
-    """Read the file there is, apply `section.key=value` overrides, check everything. Raises ConfigError."""
+    """Read the file there is, apply `section.key=value` overrides, add systemd's keys, check everything. Raises ConfigError."""
     source = find_file(given, environment)
     text = "" if source is None else _read(source)
     name = "settings" if source is None else str(source)
@@ -71,6 +72,7 @@ def read_configuration(given: Path | None, overrides: Sequence[str], environment
         settings = msgspec.convert(_spell_nulls(tree, Settings), Settings)
     except msgspec.ValidationError as problem:
         raise _explain(problem, places) from problem
+    settings = msgspec.structs.replace(settings, keys=[*settings.keys, *read_keys(environment)])
     _refuse_open_door(settings, places)
     return Configuration(settings, state_directory(settings, environment), source)
 
