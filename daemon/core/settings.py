@@ -250,9 +250,21 @@ class BackgroundRule(_Section, frozen=True):
     streamed: Annotated[bool | None, Meta(description="Only streamed chats, or only others; null: both")] = False
 
 
+class SharingOrder(Enum):
+    """In which order waiting requests are served."""
+
+    FAIR = "fair"
+    """Whoever has had the least for their weight goes first; guarantees hold."""
+    FIFO = "fifo"
+    """In order of arrival, whoever asks; without guarantees. For comparison."""
+
+
 class SharingSettings(_Section, frozen=True):
     """How people share the engine, and what holds for whoever has no entry in `people`."""
 
+    order: Annotated[
+        SharingOrder, Meta(description="fair: who has had the least for their weight goes first; fifo: in order of arrival")
+    ] = SharingOrder.FAIR
     itl_target_ms: Annotated[
         float, Meta(description="Time between two tokens that running answers keep while prompts are prefilled", gt=0)
     ] = 250.0
