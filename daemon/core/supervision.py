@@ -6,22 +6,60 @@ carries effects out and feeds what comes of them back as events. The states:
     Stopped -> Starting -> Ready -> Draining -> Stopping -> Stopped
     a fault leads from any of them to Stopping -> Backoff -> Starting, or to Failed where a person must act
 
-1. A new engine is spawned only after the last one was seen to be gone (`Exited`), so there are never two.
+1. A new engine is spawned only after the last one was seen to be gone (`Exited`) and its GPU memory back, so that there are
+   never two. The wait for the memory is bounded.
 2. An engine that lost its link or announced its own end gets a moment to exit by itself, because its exit code says why.
 3. Then it is asked, terminated and killed in that order; a hung one is not asked. One that outlives SIGKILL is stuck in the
    kernel: nothing is started until it goes.
 4. A death counts against the budget of restarts in a window. The wait before a restart grows with deaths in a row; the row
-   ends when an engine has served tokens for a while, not when it has merely been up.
-5. A configuration error never restarts.
+   ends when an engine has generated tokens for a while, not when it has merely been up.
+5. An engine that found too little memory is built smaller, within a budget of its own.
+6. A configuration error, a driver that does not fit and code that lacks this GPU's kernels never restart.
+7. A hang is: work outstanding and nothing on the progress page moved for as long as the phase allows.
+8. Whatever ends an engine that nobody asked to end is one incident, written down first; it ends when an engine serves again.
+
+The moves stand in `supervision_moves.py`, the watchdog's verdicts in `supervision_verdicts.py`.
 """
 
 from dataclasses import replace
 
-from daemon.core.exit_codes import ExitCode
+from daemon.core.faults_values import Label, Remedy, Verdict
+from daemon.core.remedies import DEVICE_WIDE, Course, command, course
+from daemon.core.supervision_moves import (
+    advised,
+    after_exit,
+    alarmed,
+    ask,
+    begin,
+    buried,
+    died,
+    finish,
+    fresh,
+    harder,
+    let_exit,
+    noted,
+    settled,
+    spawn,
+    terminate,
+    told,
+    waited,
+)
+from daemon.core.supervision_reading import (
+    a_person_must_act,
+    awaits_memory,
+    boot_of,
+    deadline,
+    describe,
+    describe_all,
+    exit_words,
+    patience,
+    takes_work,
+)
 from daemon.core.supervision_values import (
     After,
-    Ask,
+    Awaits,
     Backoff,
+    Cause,
     Condemned,
     Decision,
     Draining,
@@ -30,117 +68,53 @@ from daemon.core.supervision_values import (
     Exited,
     Failed,
     FailedKind,
-    Finish,
-    GiveUp,
     Greeted,
-    History,
     Interrupt,
-    Kill,
+    Judged,
     LinkLost,
     Machine,
-    Mark,
-    Mode,
     Observed,
     Policy,
     Progressed,
     Ready,
     Rejected,
     RestartAsked,
-    Rung,
     Serve,
-    Spawn,
     SpawnFailed,
     StartAsked,
     Starting,
     StopAsked,
     Stopped,
     Stopping,
-    Terminate,
     ThenFail,
+    ThenRebuild,
     ThenRestart,
     ThenStop,
     Ticked,
+    Vacated,
 )
-from daemon.core.wire import FatalClass
+from daemon.core.supervision_verdicts import doubted, judged
+from daemon.core.wire import FatalClass, Phase
 
-# --- reading a state ------------------------------------------------------------------------------------------------
-
-
-def boot_of(mode: Mode) -> int | None:
-    """The engine that exists in this mode."""
-    match mode:
-        case Starting(boot=boot) | Ready(boot=boot) | Draining(boot=boot) | Stopping(boot=boot):
-            return boot
-        case Stopped() | Backoff() | Failed():
-            return None
-
-
-def takes_work(mode: Mode) -> bool:
-    """Whether what an engine reports about requests counts in this mode."""
-    match mode:
-        case Ready() | Draining():
-            return True
-        case Stopped() | Starting() | Stopping() | Backoff() | Failed():
-            return False
-
-
-def deadline(mode: Mode) -> float | None:
-    """When `Ticked` is due at the latest."""
-    match mode:
-        case Draining(until=until) | Backoff(until=until):
-            return until
-        case Stopping(rung=rung, until=until):
-            return None if rung is Rung.STUCK else until
-        case Stopped() | Starting() | Ready() | Failed():
-            return None
-
-
-def describe(mode: Mode) -> str:
-    """One sentence for people."""
-    match mode:
-        case Stopped():
-            return "no engine is running"
-        case Starting(stage=stage, done=done, total=total):
-            return f"{stage or 'loading'} {done} of {total}" if total > 1 else stage or "a new process starts"
-        case Ready():
-            return "requests are served"
-        case Draining():
-            return "running requests may finish, then the engine stops"
-        case Stopping():
-            return _describe_stopping(mode)
-        case Backoff(why=why):
-            return f"a new engine starts soon: {why}"
-        case Failed(why=why):
-            return why
-
-
-def _describe_stopping(mode: Stopping) -> str:
-    if mode.rung is Rung.STUCK:
-        return (
-            "the engine process does not end after SIGKILL: it hangs in the kernel, usually in the GPU driver."
-            " Nothing is started until it goes; restarting Windows' WSL (wsl --shutdown) or the machine frees it"
-        )
-    match mode.after:
-        case ThenStop():
-            return "the engine stops"
-        case ThenRestart(why):
-            return f"the engine is being replaced: {why or 'it died'}"
-        case ThenFail(why):
-            return why
-
-
-# --- decisions ------------------------------------------------------------------------------------------------------
+__all__ = [
+    "a_person_must_act", "awaits_memory", "boot_of", "deadline", "decide", "describe", "describe_all", "exit_words", "patience",
+    "takes_work",
+]  # fmt: skip
 
 
 def decide(machine: Machine, event: Event, policy: Policy) -> Decision:
     """The next state and what to do now. Events about an engine that is not the present one change nothing."""
     match event:
         case StartAsked(t):
-            return _start_asked(machine, t)
+            return _start_asked(machine, t, policy)
         case StopAsked():
             return _stop_asked(machine, event, policy)
         case RestartAsked():
             return _restart_asked(machine, event, policy)
+        case Judged():
+            return judged(machine, event, policy)
+        case Vacated(t):
+            return spawn(machine, t) if awaits_memory(machine.mode) else (machine, ())
         case Ticked(t):
             return _ticked(machine, t, policy)
         case SpawnFailed() | Progressed() | Greeted() | Condemned() | Rejected() | LinkLost() | Exited() | Observed():
@@ -151,33 +125,31 @@ def decide(machine: Machine, event: Event, policy: Policy) -> Decision:
 
 def _about_engine(machine: Machine, event: EngineEvent, policy: Policy) -> Decision:
     match event:
-        case SpawnFailed(t, _, detail, luck):
-            return _died(machine, f"the process could not be started: {detail}", t, luck, policy)
+        case SpawnFailed():
+            return _spawn_failed(machine, event, policy)
         case Progressed():
             return _progressed(machine, event)
-        case Greeted(t):
-            return _greeted(machine, t)
+        case Greeted():
+            return _greeted(machine, event)
         case Condemned():
             return _condemned(machine, event, policy)
         case Rejected():
             return _rejected(machine, event, policy)
-        case LinkLost(t, _, detail):
-            return _link_lost(machine, t, detail, policy)
+        case LinkLost():
+            return _link_lost(machine, event, policy)
         case Exited():
             return _exited(machine, event, policy)
         case Observed():
             return _observed(machine, event, policy)
 
 
-def _spawn(machine: Machine, t: float) -> Decision:
-    boot = machine.history.boots + 1
-    return Machine(Starting(boot, t, t, t), replace(machine.history, boots=boot)), (Spawn(boot),)
+# --- what people want -----------------------------------------------------------------------------------------------
 
 
-def _start_asked(machine: Machine, t: float) -> Decision:
+def _start_asked(machine: Machine, t: float, policy: Policy) -> Decision:
     match machine.mode:
         case Stopped() | Failed():
-            return _spawn(replace(machine, history=History(boots=machine.history.boots)), t)
+            return begin(replace(machine, history=fresh(machine.history)), "a start was asked for", t, policy)
         case Stopping(after=ThenStop() | ThenFail()):
             mode = replace(machine.mode, after=ThenRestart("a start was asked for", counted=False))
             return replace(machine, mode=mode), ()
@@ -188,15 +160,15 @@ def _start_asked(machine: Machine, t: float) -> Decision:
 def _stop_asked(machine: Machine, event: StopAsked, policy: Policy) -> Decision:
     match machine.mode:
         case Stopped() | Backoff() | Failed():
-            return replace(machine, mode=Stopped()), (Finish(),)
+            return finish(machine)
         case Starting(boot=boot):
-            return _terminate(machine, boot, ThenStop(), event.t, policy)
+            return terminate(machine, boot, ThenStop(), event.t, policy, Cause.ASKED)
         case Ready(boot=boot) if event.drain > 0:
             return replace(machine, mode=Draining(boot, event.t + event.drain)), ()
         case Draining(boot, until) if event.drain > 0:
             return replace(machine, mode=Draining(boot, min(until, event.t + event.drain))), ()
         case Ready(boot=boot) | Draining(boot=boot):
-            return _ask(machine, boot, ThenStop(), event.t, policy)
+            return ask(machine, boot, ThenStop(), event.t, policy)
         case Stopping():
             return replace(machine, mode=replace(machine.mode, after=ThenStop())), ()
 
@@ -204,15 +176,37 @@ def _stop_asked(machine: Machine, event: StopAsked, policy: Policy) -> Decision:
 def _restart_asked(machine: Machine, event: RestartAsked, policy: Policy) -> Decision:
     after = ThenRestart(event.why, counted=False)
     match machine.mode:
+        case Backoff(awaits=Awaits.MEMORY):
+            return replace(machine, history=fresh(machine.history)), ()
         case Stopped() | Backoff() | Failed():
-            return _spawn(replace(machine, history=History(boots=machine.history.boots)), event.t)
+            return begin(replace(machine, history=fresh(machine.history)), event.why, event.t, policy)
         case Starting(boot=boot):
-            return _terminate(machine, boot, after, event.t, policy)
+            return terminate(machine, boot, after, event.t, policy, Cause.ASKED)
         case Ready(boot=boot):
-            machine, effects = _terminate(machine, boot, after, event.t, policy)
+            machine, effects = terminate(machine, boot, after, event.t, policy, Cause.ASKED)
             return machine, (Interrupt(event.why), *effects)
         case Draining() | Stopping():
             return machine, ()
+
+
+# --- how an engine comes up -----------------------------------------------------------------------------------------
+
+
+def _spawn_failed(machine: Machine, event: SpawnFailed, policy: Policy) -> Decision:
+    match machine.mode:
+        case Starting():
+            why = f"the process could not be started: {event.detail}"
+            return _died_unasked(machine, event.t, event.luck, why, policy)
+        case Stopping(after=after):
+            return after_exit(machine, after, Exited(event.t, event.boot, 1, event.luck), policy)
+        case Stopped() | Ready() | Draining() | Backoff() | Failed():
+            return machine, ()
+
+
+def _died_unasked(machine: Machine, t: float, luck: float, why: str, policy: Policy) -> Decision:
+    machine, opened = alarmed(machine, t, Label.ENGINE_DEAD, Remedy.PROCESS_RESTART, why, _REPLACED)
+    machine, effects = died(machine, why, t, luck, policy)
+    return machine, (*opened, *effects)
 
 
 def _progressed(machine: Machine, event: Progressed) -> Decision:
@@ -224,10 +218,17 @@ def _progressed(machine: Machine, event: Progressed) -> Decision:
             return machine, ()
 
 
-def _greeted(machine: Machine, t: float) -> Decision:
+def _greeted(machine: Machine, event: Greeted) -> Decision:
     match machine.mode:
-        case Starting(boot=boot):
-            return replace(machine, mode=Ready(boot, since=t, advanced=t, observed=t)), (Serve(boot),)
+        case Starting(boot=boot, since=since):
+            history = machine.history
+            advice = history.advice
+            if advice is not None and advice.t <= since:  # a whole load since then proves that the device works
+                history = replace(history, advice=None)
+            machine = Machine(Ready(boot, since=event.t, advanced=event.t, observed=event.t), replace(history, room=event.room))
+            machine, tale = told(machine)
+            machine, notes = settled(machine, f"engine {boot} serves")
+            return machine, (*tale, Serve(boot), *notes)
         case Stopped() | Ready() | Draining() | Stopping() | Backoff() | Failed():
             return machine, ()
 
@@ -235,30 +236,108 @@ def _greeted(machine: Machine, t: float) -> Decision:
 def _rejected(machine: Machine, event: Rejected, policy: Policy) -> Decision:
     match machine.mode:
         case Starting(boot=boot):
-            return _terminate(machine, boot, ThenFail(event.detail), event.t, policy)
+            machine, opened = alarmed(machine, event.t, Label.CONFIG, Remedy.ENGINE_REBUILD, event.detail, "no other is started")
+            machine, effects = terminate(machine, boot, ThenFail(event.detail), event.t, policy, Cause.REFUSED)
+            return machine, (*opened, *effects)
         case Stopped() | Ready() | Draining() | Stopping() | Backoff() | Failed():
             return machine, ()
 
 
+# --- how an engine goes down ----------------------------------------------------------------------------------------
+
+_REPLACED = "a new engine is started, as far as the budget of restarts goes"
+
+
 def _condemned(machine: Machine, event: Condemned, policy: Policy) -> Decision:
-    after = ThenFail(event.detail) if event.kind is FatalClass.CONFIG else ThenRestart(event.detail)
+    after = _after_fatal(machine, event)
     match machine.mode:
-        case Starting() | Ready():
-            return _let_exit(machine, event.boot, after, event.t, policy, why=event.detail)
-        case Draining():
-            return _let_exit(machine, event.boot, ThenStop(), event.t, policy, why=event.detail)
+        case Starting() | Ready() | Draining():
+            if isinstance(machine.mode, Draining):
+                after = ThenStop()
+            remedy, label = _named(event)
+            machine, opened = alarmed(machine, event.t, label, remedy, event.detail, _plan(after))
+            machine = _suspect(machine, event)
+            machine, effects = let_exit(machine, event.boot, after, event.t, policy, Cause.ANNOUNCED, why=event.detail)
+            return machine, (*opened, *effects)
         case Stopping(after=ThenRestart(why=None)):
-            return replace(machine, mode=replace(machine.mode, after=after)), ()
+            machine = _suspect(machine, event)
+            mode = replace(machine.mode, after=after, cause=Cause.ANNOUNCED)
+            return replace(machine, mode=mode), noted(machine, event.detail)
         case Stopped() | Stopping() | Backoff() | Failed():
             return machine, ()
 
 
-def _link_lost(machine: Machine, t: float, detail: str | None, policy: Policy) -> Decision:
+def _named(event: Condemned) -> tuple[Remedy, Label]:
+    """What an incident about a fatal report is called."""
+    if not event.verdict.quiet:
+        return event.verdict.remedy, event.verdict.label
+    match event.kind:
+        case FatalClass.CONFIG:
+            return Remedy.ENGINE_REBUILD, Label.CONFIG
+        case FatalClass.MEMORY:
+            return Remedy.ENGINE_REBUILD, Label.CUDA_OOM
+        case FatalClass.DEVICE:
+            return Remedy.PROCESS_RESTART, Label.CUDA_UNKNOWN
+        case FatalClass.INTERNAL:
+            return Remedy.PROCESS_RESTART, Label.ENGINE_DEAD
+
+
+def _after_fatal(machine: Machine, event: Condemned) -> After:
+    """What follows an engine that announced its end."""
+    match event.kind:
+        case FatalClass.CONFIG:
+            return ThenFail(event.detail)
+        case FatalClass.MEMORY:
+            return ThenRebuild(event.detail)
+        case FatalClass.DEVICE | FatalClass.INTERNAL:
+            return _after_verdict(machine, event.detail, event.verdict)
+
+
+def _after_verdict(machine: Machine, detail: str, verdict: Verdict) -> After:
+    """An engine that never served and cannot for a lasting reason is not tried again; one that served gets one more try."""
+    loading = isinstance(machine.mode, Starting)
+    match course(verdict.remedy, verdict.label):
+        case Course.REFUSE if loading:
+            return ThenFail(f"{detail}. The installation does not fit this GPU or driver: restarting does not help")
+        case Course.ADVISE if loading:
+            return ThenFail(f"{detail}. A person must act: {command(verdict.remedy, verdict.label)}", FailedKind.DEVICE)
+        case Course.SMALLER:
+            return ThenRebuild(detail)
+        case Course.NOTHING | Course.RESTART | Course.REFUSE | Course.ADVISE:
+            return ThenRestart(detail)
+
+
+def _suspect(machine: Machine, event: Condemned) -> Machine:
+    """Remember what a fatal report says about the whole device."""
+    verdict, history = event.verdict, machine.history
+    if verdict.label in DEVICE_WIDE:
+        history = replace(history, suspected=event.t)
+    if course(verdict.remedy, verdict.label) is Course.ADVISE:
+        history = advised(history, event.t, verdict.remedy, verdict.label, event.detail)
+    return replace(machine, history=history)
+
+
+def _plan(after: After) -> str:
+    match after:
+        case ThenStop():
+            return "nothing: the daemon stops"
+        case ThenRestart():
+            return _REPLACED
+        case ThenRebuild():
+            return "an engine that needs less memory is started, as far as the budget of rebuilds goes"
+        case ThenFail(why):
+            return f"no other is started: {why}"
+
+
+def _link_lost(machine: Machine, event: LinkLost, policy: Policy) -> Decision:
+    why = event.detail or "the engine died"
     match machine.mode:
-        case Starting(boot=boot) | Ready(boot=boot):
-            return _let_exit(machine, boot, ThenRestart(detail), t, policy, why=detail or "the engine died")
-        case Draining(boot=boot):
-            return _let_exit(machine, boot, ThenStop(), t, policy, why=detail or "the engine died")
+        case Starting() | Ready() | Draining():
+            after = ThenStop() if isinstance(machine.mode, Draining) else ThenRestart(event.detail)
+            seen = event.detail or "its link ended"
+            machine, opened = alarmed(machine, event.t, Label.ENGINE_DEAD, Remedy.PROCESS_RESTART, seen, _plan(after))
+            machine, effects = let_exit(machine, event.boot, after, event.t, policy, Cause.DIED, why=why)
+            return machine, (*opened, *effects)
         case Stopped() | Stopping() | Backoff() | Failed():
             return machine, ()
 
@@ -266,143 +345,80 @@ def _link_lost(machine: Machine, t: float, detail: str | None, policy: Policy) -
 def _exited(machine: Machine, event: Exited, policy: Policy) -> Decision:
     words = exit_words(event.code)
     match machine.mode:
-        case Starting():
-            return _after_exit(machine, ThenRestart(None), event, words, policy)
-        case Ready():
-            decided, effects = _after_exit(machine, ThenRestart(None), event, words, policy)
-            return decided, (Interrupt(words), *effects)
-        case Draining():
-            return replace(machine, mode=Stopped()), (Interrupt(words), Finish())
-        case Stopping(after=after):
-            return _after_exit(machine, after, event, words, policy)
+        case Starting() | Ready() | Draining():
+            after = ThenStop() if isinstance(machine.mode, Draining) else ThenRestart(None)
+            interrupts = () if isinstance(machine.mode, Starting) else (Interrupt(words),)
+            machine, opened = alarmed(machine, event.t, Label.ENGINE_DEAD, Remedy.PROCESS_RESTART, words, _plan(after))
+            machine, effects = after_exit(buried(machine, event, Cause.DIED, policy), after, event, policy)
+            return machine, (*opened, *interrupts, *effects)
+        case Stopping(after=after, cause=cause):
+            notes = noted(machine, words)
+            machine, effects = after_exit(buried(machine, event, cause, policy), after, event, policy)
+            return machine, (*notes, *effects)
         case Stopped() | Backoff() | Failed():
             return machine, ()
 
 
-def _after_exit(machine: Machine, after: After, event: Exited, words: str, policy: Policy) -> Decision:
-    match after:
-        case ThenStop():
-            return replace(machine, mode=Stopped()), (Finish(),)
-        case ThenFail(why):
-            return _fail(machine, FailedKind.CONFIG, why)
-        case ThenRestart(why, counted=True):
-            if event.code == ExitCode.CONFIG:
-                return _fail(machine, FailedKind.CONFIG, why or f"{words}; its log says what to change")
-            return _died(machine, why or words, event.t, event.luck, policy)
-        case ThenRestart():
-            return _spawn(machine, event.t)
+# --- looks and the clock --------------------------------------------------------------------------------------------
 
 
 def _observed(machine: Machine, event: Observed, policy: Policy) -> Decision:
     match machine.mode:
-        case Starting(mark=mark) | Ready(mark=mark):
-            return _watched(machine, machine.mode, mark, event, policy)
+        case Starting():
+            mode = machine.mode
+            mode = replace(
+                mode, advanced=_advanced(mode, event, policy, idle=False), observed=event.t, mark=event.mark or mode.mark
+            )
+            return _unless_hung(replace(machine, mode=mode), mode, event.t, policy)
+        case Ready():
+            return _looked_at_ready(machine, machine.mode, event, policy)
         case Draining(boot=boot):
-            return (machine, ()) if event.outstanding else _ask(machine, boot, ThenStop(), event.t, policy)
+            return (machine, ()) if event.outstanding else ask(machine, boot, ThenStop(), event.t, policy)
         case Stopped() | Stopping() | Backoff() | Failed():
             return machine, ()
 
 
-def _watched(machine: Machine, mode: Starting | Ready, mark: Mark, event: Observed, policy: Policy) -> Decision:
-    moved = event.mark is not None and event.mark != mark
+def _advanced(mode: Starting | Ready, event: Observed, policy: Policy, *, idle: bool) -> float:
+    """When it last made progress, or could not have. Looks too far apart prove nothing: the observer itself did not run."""
+    moved = event.mark is not None and event.mark != mode.mark
     blind = event.t - mode.observed > policy.blind
-    match mode:
-        case Starting():
-            limit, idle = policy.load_stall, False
-        case Ready():
-            limit, idle = policy.step_stall, not event.outstanding
-            serves = event.mark is not None and event.mark.generated_tokens > mark.generated_tokens
-            if serves and event.t - mode.since >= policy.calm:
-                machine = replace(machine, history=replace(machine.history, row=0))
-    advanced = event.t if moved or blind or idle else mode.advanced
-    mode = replace(mode, advanced=advanced, observed=event.t, mark=event.mark or mark)
-    machine = replace(machine, mode=mode)
-    if event.t - advanced <= limit:
+    return event.t if moved or blind or idle else mode.advanced
+
+
+def _looked_at_ready(machine: Machine, before: Ready, event: Observed, policy: Policy) -> Decision:
+    mark = event.mark or before.mark
+    gap = event.t - before.observed
+    served = before.served + (gap if gap <= policy.blind and mark.generated_tokens > before.mark.generated_tokens else 0.0)
+    advanced = _advanced(before, event, policy, idle=not event.outstanding)
+    mode = replace(before, advanced=advanced, observed=event.t, mark=mark, served=served)
+    history = machine.history if served < policy.calm else replace(machine.history, row=0)
+    machine = Machine(mode, history)
+    return doubted(machine, mode, before.mark, event.t, policy) or _unless_hung(machine, mode, event.t, policy)
+
+
+def _unless_hung(machine: Machine, mode: Starting | Ready, t: float, policy: Policy) -> Decision:
+    limit = patience(machine, policy)
+    silence = t - mode.advanced
+    if limit is None or silence <= limit:
         return machine, ()
-    doing = "loading" if isinstance(mode, Starting) else f"in phase {mode.mark.phase or 'unknown'}"
-    why = f"no progress for {event.t - advanced:.0f} s while {doing}: the engine hangs"
-    stopped, effects = _terminate(machine, mode.boot, ThenRestart(why), event.t, policy)
-    return stopped, (*((Interrupt(why),) if isinstance(mode, Ready) else ()), *effects)
+    doing = f"in phase {mode.mark.phase.value}"
+    if isinstance(mode, Starting):
+        doing = mode.stage or ("building" if mode.mark.phase is Phase.BUILDING else "loading")
+    why = f"no progress for {silence:.0f} s while {doing}: the engine hangs"
+    machine, opened = alarmed(machine, t, Label.ENGINE_HANG, Remedy.PROCESS_RESTART, why, f"it is ended; {_REPLACED}")
+    interrupts = (Interrupt(why),) if isinstance(mode, Ready) else ()
+    machine, effects = terminate(machine, mode.boot, ThenRestart(why), t, policy, Cause.HUNG)
+    return machine, (*opened, *interrupts, *effects)
 
 
 def _ticked(machine: Machine, t: float, policy: Policy) -> Decision:
     mode = machine.mode
     match mode:
-        case Backoff(until) if t >= until:
-            history = replace(machine.history, restarts=(*_recent(machine.history, t, policy), t))
-            return _spawn(replace(machine, history=history), t)
+        case Backoff(until=until) if t >= until:
+            return waited(machine, mode, t, policy)
         case Draining(boot, until) if t >= until:
-            return _ask(machine, boot, ThenStop(), t, policy)
-        case Stopping(rung=rung, until=until) if t >= until:
-            return _harder(machine, mode, rung, t, policy)
+            return ask(machine, boot, ThenStop(), t, policy)
+        case Stopping(until=until) if t >= until:
+            return harder(machine, mode, t, policy)
         case Stopped() | Starting() | Ready() | Draining() | Stopping() | Backoff() | Failed():
             return machine, ()
-
-
-def _harder(machine: Machine, mode: Stopping, rung: Rung, t: float, policy: Policy) -> Decision:
-    match rung:
-        case Rung.ASKED:
-            return _terminate(machine, mode.boot, mode.after, t, policy)
-        case Rung.TERMINATED:
-            mode = replace(mode, rung=Rung.KILLED, until=t + policy.kill)
-            return replace(machine, mode=mode), (Kill(mode.boot),)
-        case Rung.KILLED:
-            return replace(machine, mode=replace(mode, rung=Rung.STUCK)), ()
-        case Rung.STUCK:
-            return machine, ()
-
-
-def _ask(machine: Machine, boot: int, after: After, t: float, policy: Policy) -> Decision:
-    """A serving engine is told to end. What it still holds is taken back first: a start asked for meanwhile finds it waiting."""
-    stopping = replace(machine, mode=Stopping(boot, Rung.ASKED, t + policy.term, after))
-    return stopping, (Interrupt("the engine is being stopped"), Ask(boot))
-
-
-def _terminate(machine: Machine, boot: int, after: After, t: float, policy: Policy) -> Decision:
-    return replace(machine, mode=Stopping(boot, Rung.TERMINATED, t + policy.term, after)), (Terminate(boot),)
-
-
-def _let_exit(machine: Machine, boot: int, after: After, t: float, policy: Policy, *, why: str) -> Decision:
-    """The engine ends itself or is as good as dead: wait for its exit code before pushing."""
-    interrupts = () if isinstance(machine.mode, Starting) else (Interrupt(why),)
-    return replace(machine, mode=Stopping(boot, Rung.ASKED, t + policy.term, after)), interrupts
-
-
-def _fail(machine: Machine, kind: FailedKind, why: str) -> Decision:
-    return replace(machine, mode=Failed(kind, why)), (GiveUp(why, kind),)
-
-
-def _recent(history: History, t: float, policy: Policy) -> tuple[float, ...]:
-    return tuple(at for at in history.restarts if t - at < policy.window)
-
-
-def _died(machine: Machine, why: str, t: float, luck: float, policy: Policy) -> Decision:
-    """Spend one restart of the budget, after a wait, or give up."""
-    history = machine.history
-    recent = _recent(history, t, policy)
-    if len(recent) >= policy.restarts:
-        spent = f"the engine died {len(recent) + 1} times within {policy.window / 60:.0f} minutes, the last time because {why}"
-        return _fail(replace(machine, history=replace(history, restarts=recent)), FailedKind.BUDGET, spent)
-    row = history.row
-    wait = 0.0 if row == 0 else min(policy.backoff * 2.0 ** min(row - 1, 30), policy.backoff_limit) * (0.75 + luck / 2)
-    history = replace(history, restarts=recent, row=row + 1)
-    machine = Machine(Backoff(t + wait, why), history)
-    return _ticked(machine, t, policy) if wait == 0 else (machine, ())
-
-
-_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
-
-
-def exit_words(code: int) -> str:
-    """How a process ended, for people. `code` is negative for a signal."""
-    if code < 0:
-        return f"the engine process was ended by signal {-code} ({_SIGNALS.get(-code, 'unnamed')})"
-    match code:
-        case ExitCode.CONFIG:
-            return "the engine process refused its configuration (exit code 78)"
-        case ExitCode.DEVICE:
-            return "the engine process met a device error (exit code 70)"
-        case ExitCode.NO_MEMORY:
-            return "the engine process found too little memory (exit code 71)"
-        case _:
-            return f"the engine process ended with exit code {code}"

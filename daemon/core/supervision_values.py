@@ -3,12 +3,16 @@
 The rules stand in `core/supervision.py`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from daemon.core.settings import SupervisorSettings
-from daemon.core.wire import FatalClass
+from daemon.core.faults_values import Label, Remedy, Verdict
+from daemon.core.settings import EngineSettings, SupervisorSettings
+from daemon.core.wire import FatalClass, Phase
+
+QUIET = Verdict(Remedy.NONE, Label.BENIGN_NOISE)
+"""Nothing is known about the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +21,7 @@ class Policy:
 
     load_stall: float
     step_stall: float
+    """While generating."""
     term: float
     restarts: int
     """Restarts allowed within `window`."""
@@ -26,13 +31,29 @@ class Policy:
     kill: float = 20.0
     """How long a process may outlive SIGKILL before it counts as stuck."""
     calm: float = 120.0
-    """An engine that served tokens this long after its start ends the row of deaths."""
+    """An engine that spent this much time generating tokens ends the row of deaths. Time without requests does not count."""
     blind: float = 5.0
     """Observations further apart than this prove nothing: the observer itself did not run."""
+    build_stall: float = 1800.0
+    """While something is compiled, which reports nothing meanwhile."""
+    prefill_stall: float = 60.0
+    """For each 1024 tokens of a prefill step."""
+    rebuilds: int = 3
+    """Engines built smaller within `window`."""
+    vram_wait: float = 0.0
+    """How long the GPU memory of a dead engine may take to come back; 0 where nobody can tell how much is used."""
+    doubt: float = 10.0
+    """How long a serving engine that the watchdog holds for broken has to generate a token."""
+    suspicion: float = 60.0
+    """Evidence against the whole device explains deaths for this long."""
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    """What the configuration asks for."""
+    context: int = 32768
+    """Longest prompt and answer of one request, in tokens: the cache where the configuration names no size."""
 
     @classmethod
     def of(cls, settings: SupervisorSettings) -> "Policy":
-        """The policy that the configuration asks for."""
+        """The policy that the configuration asks for. `host/supervisor.py` adds what it knows of engine and device."""
         return cls(
             load_stall=settings.load_stall_seconds,
             step_stall=settings.step_stall_seconds,
@@ -41,6 +62,10 @@ class Policy:
             window=settings.restart_window_minutes * 60,
             backoff=settings.backoff_seconds,
             backoff_limit=settings.backoff_limit_seconds,
+            build_stall=settings.build_stall_seconds,
+            prefill_stall=settings.prefill_stall_seconds,
+            rebuilds=settings.rebuilds,
+            vram_wait=settings.vram_wait_seconds,
         )
 
 
@@ -49,12 +74,14 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Counters of the progress page. Any change of any of them is progress."""
+    """What the progress page says. Any change of any of it is progress."""
 
     step: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
-    phase: str = ""
+    phase: Phase = Phase.STARTING
+    prefilling: int | None = None
+    """The request whose prefill runs in this step."""
 
 
 class Rung(Enum):
@@ -70,7 +97,39 @@ class FailedKind(Enum):
     """Why no engine is started any more."""
 
     CONFIG = "config"
+    """The configuration, the model or the installation is at fault."""
     BUDGET = "budget"
+    """It died too often."""
+    MEMORY = "memory"
+    """It does not fit, however small it may be built."""
+    DEVICE = "device"
+    """The device or its driver needs what only a person can do."""
+
+
+class Cause(Enum):
+    """Why an engine ends."""
+
+    ASKED = "asked"
+    """The daemon or a person wanted it."""
+    REFUSED = "refused"
+    """It can never serve here."""
+    DIED = "died"
+    """By itself, without a word."""
+    ANNOUNCED = "announced"
+    """By itself, with its reason."""
+    HUNG = "hung"
+    """It made no progress."""
+    JUDGED = "judged"
+    """The watchdog saw what the engine did not."""
+
+
+class Awaits(Enum):
+    """What a wait without an engine is for."""
+
+    TIME = "time"
+    """Deaths in a row are spread out."""
+    MEMORY = "memory"
+    """The last engine's GPU memory has not come back yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +147,21 @@ class ThenRestart:
 
 
 @dataclass(frozen=True, slots=True)
-class ThenFail:
-    """After this engine a person must act."""
+class ThenRebuild:
+    """After this engine comes one that needs less memory."""
 
     why: str
 
 
-After: TypeAlias = ThenStop | ThenRestart | ThenFail
+@dataclass(frozen=True, slots=True)
+class ThenFail:
+    """After this engine a person must act."""
+
+    why: str
+    kind: FailedKind = FailedKind.CONFIG
+
+
+After: TypeAlias = ThenStop | ThenRestart | ThenRebuild | ThenFail
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +185,17 @@ class Starting:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """The watchdog holds a serving engine for broken since `t`. Tokens are the proof that it is not."""
+
+    t: float
+    label: Label
+    words: str
+    small: bool
+    """Whether the next engine must need less memory."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """Requests are taken."""
 
@@ -127,6 +205,9 @@ class Ready:
     """When a counter last moved, or when there was last nothing to do."""
     observed: float
     mark: Mark = Mark()
+    served: float = 0.0
+    """Seconds in which tokens were generated."""
+    doubt: Doubt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +227,20 @@ class Stopping:
     until: float
     """When the next rung is due."""
     after: After
+    cause: Cause = Cause.ASKED
+    served: bool = False
+    """Whether it had requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """No process; the next one starts at `until`."""
+    """No process; the next one starts at `until`, or sooner if what is awaited is there."""
 
     until: float
     why: str
+    awaits: Awaits = Awaits.TIME
+    counted: bool = True
+    """Whether the restart is taken from the budget of restarts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +255,27 @@ Mode: TypeAlias = Stopped | Starting | Ready | Draining | Stopping | Backoff | F
 
 
 @dataclass(frozen=True, slots=True)
+class Advice:
+    """What only a person can do about what was seen at `t`."""
+
+    t: float
+    remedy: Remedy
+    label: Label
+    words: str
+    """What was seen, and the command that cures it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fallen:
+    """An engine that ended while it had requests, until somebody is told."""
+
+    boot: int
+    why: str
+    accuses: bool
+    """Whether one of its requests may have caused it."""
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     """What outlives an engine."""
 
@@ -177,6 +285,22 @@ class History:
     """Times of the restarts within the window."""
     row: int = 0
     """Deaths since tokens were last served for a while."""
+    rebuilds: tuple[float, ...] = ()
+    """Times at which a smaller engine was decided on, within the window."""
+    smaller: EngineSettings | None = None
+    """What engines are told instead of the configuration, since that did not fit."""
+    changes: str = ""
+    """How the two differ, for people."""
+    room: int | None = None
+    """Tokens of cache that the last engine had."""
+    tight: str | None = None
+    """Why the next death calls for a smaller engine."""
+    advice: Advice | None = None
+    suspected: float | None = None
+    """When the whole device was last seen to be at fault."""
+    fallen: Fallen | None = None
+    trouble: float | None = None
+    """When the open incident began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,16 +364,19 @@ class Greeted:
 
     t: float
     boot: int
+    room: int | None = None
+    """Tokens of cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condemned:
-    """A `Fatal` report: the engine ends itself."""
+    """A `Fatal` report: the engine ends itself. `verdict` is what its exception says about the device."""
 
     t: float
     boot: int
     kind: FatalClass
     detail: str
+    verdict: Verdict = QUIET
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +419,25 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """The watchdog's verdict on evidence made at `t`. `boot` is the engine it speaks of; None: the machine."""
+
+    t: float
+    boot: int | None
+    remedy: Remedy
+    label: Label
+    words: str
+    """What was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vacated:
+    """No engine is there, and no more GPU memory is used than before the last one."""
+
+    t: float
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time has passed."""
 
@@ -301,7 +447,7 @@ class Ticked:
 EngineEvent: TypeAlias = SpawnFailed | Progressed | Greeted | Condemned | Rejected | LinkLost | Exited | Observed
 """Events about one engine, named by its boot."""
 
-Event: TypeAlias = StartAsked | StopAsked | RestartAsked | Ticked | EngineEvent
+Event: TypeAlias = StartAsked | StopAsked | RestartAsked | Ticked | Judged | Vacated | EngineEvent
 
 
 # --- effects --------------------------------------------------------------------------------------------------------
@@ -309,9 +455,10 @@ Event: TypeAlias = StartAsked | StopAsked | RestartAsked | Ticked | EngineEvent
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Start a process; it answers to `boot`."""
+    """Start a process; it answers to `boot` and is told `smaller` where the configuration did not fit."""
 
     boot: int
+    smaller: EngineSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +497,47 @@ class Interrupt:
 
 
 @dataclass(frozen=True, slots=True)
+class Fell:
+    """Tell who had requests how the last engine ended. Comes before `Serve` and `GiveUp`."""
+
+    boot: int
+    why: str
+    accuses: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """The process outlives SIGKILL: say so, with what the kernel tells about it."""
+
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenIncident:
+    """Write this down before anything else of the same decision is done."""
+
+    boot: int | None
+    label: Label
+    remedy: Remedy
+    seen: str
+    decided: str
+
+
+@dataclass(frozen=True, slots=True)
+class GrowIncident:
+    """More is known about the open incident."""
+
+    seen: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseIncident:
+    """The open incident is over."""
+
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
 class GiveUp:
     """No engine will come; waiting requests end with this reason."""
 
@@ -362,5 +550,6 @@ class Finish:
     """The engine is gone and none is wanted."""
 
 
-Effect: TypeAlias = Spawn | Ask | Terminate | Kill | Serve | Interrupt | GiveUp | Finish
+Note: TypeAlias = OpenIncident | GrowIncident | CloseIncident
+Effect: TypeAlias = Spawn | Ask | Terminate | Kill | Stuck | Serve | Interrupt | Fell | GiveUp | Finish | Note
 Decision: TypeAlias = tuple[Machine, tuple[Effect, ...]]

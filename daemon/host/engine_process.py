@@ -48,6 +48,14 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return child
 
 
+def process_state(pid: int) -> str:
+    """The kernel's letter for what a process is doing (proc(5)): D hangs in the kernel, Z waits to be reaped; ? is unknown."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "?"
+
+
 class ProgressPage:
     """The memfd an engine writes its progress on."""
 
@@ -80,6 +88,7 @@ class EngineProcess:
         self._link_ended = asyncio.Event()
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._tasks: list[asyncio.Task[None]] = []
+        self._last: Progress | None = None
         self._gone = False
 
     @classmethod
@@ -140,8 +149,8 @@ class EngineProcess:
         return self._link
 
     def progress(self) -> Progress | None:
-        """What the engine's progress page says."""
-        return None if self._gone else self._page.read()
+        """What the engine's progress page says; after its end, what it left there."""
+        return self._last if self._gone else self._page.read()
 
     def last_words(self) -> str:
         """The end of what it wrote to its output."""
@@ -173,6 +182,7 @@ class EngineProcess:
         await asyncio.wait(self._tasks[:1], timeout=_LAST_WORDS_SECONDS)
         self._tasks[0].cancel()
         self.link.close()
+        self._last = self._page.read()
         self._gone = True
         self._page.close()
         on_exit(code)

@@ -10,20 +10,28 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from daemon.core import supervision
+from daemon.core.faults import Channel, Text, judge
+from daemon.core.faults_values import Label
+from daemon.core.incidents import Incidents
 from daemon.core.progress import Progress
 from daemon.core.supervision_values import (
     Ask,
+    CloseIncident,
     Condemned,
     Effect,
     Event,
     Exited,
     FailedKind,
+    Fell,
     Finish,
     GiveUp,
     Greeted,
+    GrowIncident,
     Interrupt,
     Kill,
     LinkLost,
@@ -31,23 +39,33 @@ from daemon.core.supervision_values import (
     Mark,
     Mode,
     Observed,
+    OpenIncident,
     Policy,
     Progressed,
+    Ready,
     Rejected,
     Serve,
     Spawn,
     SpawnFailed,
+    Starting,
+    Stuck,
     Terminate,
     Ticked,
+    Vacated,
 )
 from daemon.core.wire import PROTOCOL, Configure, Drain, Fatal, Hello, Loading, Report, Step
-from daemon.host.engine_process import EngineProcess
-from daemon.host.workforce import Workforce
+from daemon.host.engine_process import EngineProcess, process_state
+from daemon.host.scribe import Cost, Scribe
+from daemon.host.vacancy import Vacancy
+from daemon.host.witness import Unwatched, Witness
+from daemon.host.workforce import Fall, Workforce
 
 _log = logging.getLogger("exl3d.supervisor")
 
 LOOK_SECONDS = 0.5
 """Between two looks at the progress page."""
+MEMORY_LOOK_SECONDS = 0.1
+"""Between two looks at the memory of a dead engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +80,18 @@ class View:
     progress: Progress | None
     since: float
     """When the present mode began."""
+    words: str = ""
+    """What people should know: the mode in a sentence, a size smaller than configured, what they are advised to do."""
+    patience: float | None = None
+    """How long no counter may stand still in the present phase; None where nothing is expected to move."""
 
 
 class Supervisor:
-    """Supervises the engines of place `engine`, started by `argv`, each told `configure` first. `on_change` hears of each mode."""
+    """Supervises the engines of place `engine`, started by `argv`, each told `configure` first. `on_change` hears of each mode.
+
+    Without `vacancy` nobody can tell how much GPU memory is used, and no engine waits for it. Without `incidents` nothing is
+    written down.
+    """
 
     def __init__(
         self,
@@ -76,15 +102,26 @@ class Supervisor:
         policy: Policy,
         workforce: Workforce,
         on_change: Callable[[View], None],
+        incidents: Incidents | None = None,
+        vacancy: Vacancy | None = None,
+        witness: Witness | None = None,
         clock: Callable[[], float] = time.monotonic,
         luck: Callable[[], float] = random.random,
     ) -> None:
         self._engine = engine
         self._argv = tuple(argv)
         self._configure = configure
-        self._policy = policy
+        self._policy = replace(
+            policy,
+            engine=configure.engine,
+            context=configure.context,
+            vram_wait=policy.vram_wait if vacancy is not None else 0.0,
+        )
         self._workforce = workforce
         self._on_change = on_change
+        self._vacancy = vacancy
+        self._witness: Witness = witness or Unwatched()
+        self._scribe = Scribe(engine, incidents, self._cost)
         self._clock = clock
         self._luck = luck
         self._machine = Machine()
@@ -93,6 +130,9 @@ class Supervisor:
         self._process: EngineProcess | None = None
         self._hello: Hello | None = None
         self._progress: Progress | None = None
+        self._last_page: Progress | None = None
+        """The progress page of the engine that ended last, as it left it."""
+        self._gone_at = clock()
         self._looked = clock()
         self._since = clock()
         self._stopped = asyncio.Event()
@@ -118,6 +158,8 @@ class Supervisor:
             hello=self._hello,
             progress=self._progress,
             since=self._since,
+            words=supervision.describe_all(self._machine),
+            patience=supervision.patience(self._machine, self._policy),
         )
 
     async def run(self) -> None:
@@ -129,12 +171,14 @@ class Supervisor:
         finally:
             if self._process is not None:
                 self._process.kill()
+            await self._scribe.finish()
 
     async def _next_event(self) -> Event:
         """The next event, or a look at the engine or the clock when none comes."""
         while not self._events:
             now = self._clock()
-            look = self._looked + LOOK_SECONDS
+            waits = supervision.awaits_memory(self._machine.mode)
+            look = self._looked + (MEMORY_LOOK_SECONDS if waits else LOOK_SECONDS)
             due = supervision.deadline(self._machine.mode)
             if due is not None and now >= due:
                 return Ticked(now)
@@ -149,6 +193,8 @@ class Supervisor:
 
     def _look(self, now: float) -> Event:
         self._looked = now
+        if supervision.awaits_memory(self._machine.mode) and (self._vacancy is None or self._vacancy.vacated(self._gone_at)):
+            return Vacated(now)
         process = self._process
         boot = supervision.boot_of(self._machine.mode)
         if process is None or boot is None:
@@ -161,66 +207,113 @@ class Supervisor:
         self.post(self._look(self._clock()))
 
     async def _decide(self, event: Event) -> None:
-        before = self._machine.mode
-        self._machine, effects = supervision.decide(self._machine, event, self._policy)
+        before = self._machine
+        self._machine, effects = supervision.decide(before, event, self._policy)
         mode = self._machine.mode
-        changed = type(mode) is not type(before) or supervision.boot_of(mode) != supervision.boot_of(before)
+        changed = type(mode) is not type(before.mode) or supervision.boot_of(mode) != supervision.boot_of(before.mode)
         if changed:
             self._since = self._clock()
-            _log.info("engine: %s -> %s: %s", name_of(before), name_of(mode), supervision.describe(mode))
+            _log.info("engine: %s -> %s: %s", name_of(before.mode), name_of(mode), supervision.describe(mode))
         for effect in effects:
-            await self._carry_out(effect)
+            await self._carry_out(effect, before.mode)
         if supervision.boot_of(mode) is None:
             self._process = None
-        if changed or supervision.describe(mode) != supervision.describe(before):
+        if changed or supervision.describe_all(self._machine) != supervision.describe_all(before):
             self._on_change(self.view())
 
-    async def _carry_out(self, effect: Effect) -> None:
+    async def _carry_out(self, effect: Effect, before: Mode) -> None:
         match effect:
-            case Spawn(boot):
-                await self._spawn(boot)
-            case Ask() | Terminate() | Kill() | Serve():
+            case OpenIncident():
+                await self._open_incident(effect, before)
+            case GrowIncident(seen):
+                _log.info("engine: %s", seen)
+                self._scribe.grow(seen)
+            case CloseIncident(outcome):
+                self._scribe.close(outcome)
+            case Spawn():
+                await self._spawn(effect)
+            case Ask() | Terminate() | Kill() | Serve() | Stuck():
                 if self._process is not None:
                     self._push(effect, self._process)
-            case Interrupt(why):
-                self._workforce.engine_down(self._engine, why)
-            case GiveUp(why, kind):
-                _log.error("no engine will be started: %s%s", why, "" if kind is FailedKind.CONFIG else self._last_words())
-                self._workforce.give_up(self._engine, why)
+            case Interrupt() | Fell() | GiveUp():
+                self._tell(effect)
             case Finish():
                 self._stopped.set()
 
-    def _push(self, effect: Ask | Terminate | Kill | Serve, process: EngineProcess) -> None:
+    async def _open_incident(self, incident: OpenIncident, before: Mode) -> None:
+        _log.warning("engine: %s: %s; %s", incident.label.value, incident.seen, incident.decided)
+        if incident.label is Label.ENGINE_HANG and isinstance(before, Starting | Ready):
+            phase = before.mark.phase.value
+            self._witness.hung(self._engine, before.boot, phase, self._clock() - before.advanced)
+        await self._scribe.open(incident, _facts(self._progress if self._process is None else self._process.progress()))
+
+    def _push(self, effect: Ask | Terminate | Kill | Serve | Stuck, process: EngineProcess) -> None:
         match effect:
             case Ask():
                 process.link.send(Drain())
-            case Terminate():
+            case Terminate(boot):
+                self._witness.own_kill(self._engine, boot)
                 process.terminate()
-            case Kill():
+            case Kill(boot):
+                self._witness.own_kill(self._engine, boot)
                 process.kill()
             case Serve():
                 if self._hello is not None:
                     self._workforce.engine_up(self._engine, process.link, self._hello)
+            case Stuck():
+                words = f"process {process.pid} is in state {process_state(process.pid)} {self._policy.kill:.0f} s after SIGKILL"
+                _log.critical("%s: %s", words, supervision.describe(self._machine.mode))
+                self._scribe.grow(words)
+
+    def _tell(self, effect: Interrupt | Fell | GiveUp) -> None:
+        """Let those who have requests know."""
+        match effect:
+            case Interrupt(why):
+                self._workforce.engine_down(self._engine, why)
+            case Fell(_, why, accused):
+                page = self._last_page
+                prefilling, in_flight = (None, ()) if page is None else (page.prefilling, page.in_flight)
+                self._workforce.engine_fell(self._engine, Fall(why, accused, prefilling, in_flight))
+            case GiveUp(why, kind):
+                _log.error("no engine will be started: %s%s", why, self._last_words() if kind is FailedKind.BUDGET else "")
+                self._workforce.give_up(self._engine, why)
 
     def _last_words(self) -> str:
         words = "" if self._process is None else self._process.last_words()
         return f"\n{words}" if words else ""
 
-    async def _spawn(self, boot: int) -> None:
+    async def _spawn(self, effect: Spawn) -> None:
+        boot = effect.boot
         self._hello = self._progress = None
         self._stopped.clear()
         self._workforce.engine_coming(self._engine)
+        if self._vacancy is not None:
+            self._vacancy.remember()
         try:
             self._process = await EngineProcess.start(
                 self._argv,
                 on_reports=lambda reports: self._hear(boot, reports),
                 on_lost=lambda why: self.post(LinkLost(self._clock(), boot, why)),
-                on_exit=lambda code: self.post(Exited(self._clock(), boot, code, self._luck())),
+                on_exit=lambda code: self._exited(boot, code),
             )
         except OSError as problem:
             self.post(SpawnFailed(self._clock(), boot, str(problem), self._luck()))
             return
-        self._process.link.send(self._configure)
+        self._witness.spawned(self._engine, boot, self._process.pid)
+        self._process.link.send(_configured(self._configure, effect))
+
+    def _exited(self, boot: int, code: int) -> None:
+        """The process of `boot` is gone; what it left on its progress page says who was in flight."""
+        process = self._process
+        if process is not None:
+            self._last_page = process.progress()
+            self._witness.gone(self._engine, boot, process.pid, code)
+        self._gone_at = self._clock()
+        self.post(Exited(self._gone_at, boot, code, self._luck()))
+
+    async def _cost(self) -> Cost:
+        """What the incident that ends now cost people."""
+        return Cost()
 
     def _hear(self, boot: int, reports: list[Report]) -> None:
         mode = self._machine.mode
@@ -236,7 +329,9 @@ class Supervisor:
                     self._greet(boot, report)
                 case Fatal(kind, detail, trace):
                     _log.error("engine ends itself (%s): %s%s", kind.value, detail, f"\n{trace}" if trace else "")
-                    self.post(Condemned(self._clock(), boot, kind, detail))
+                    verdict = judge(Text(Channel.PYTHON_EXCEPTION, trace or detail))
+                    self._witness.fatal(self._engine, boot, report)
+                    self.post(Condemned(self._clock(), boot, kind, detail, verdict))
 
     def _greet(self, boot: int, hello: Hello) -> None:
         if hello.protocol != PROTOCOL:
@@ -244,13 +339,29 @@ class Supervisor:
             self.post(Rejected(self._clock(), boot, words))
             return
         self._hello = hello
-        self.post(Greeted(self._clock(), boot))
+        self.post(Greeted(self._clock(), boot, hello.limits.pages * hello.limits.page))
 
 
 def _mark(progress: Progress | None) -> Mark | None:
     if progress is None:
         return None
-    return Mark(progress.step, progress.prompt_tokens, progress.generated_tokens, progress.phase.value)
+    return Mark(progress.step, progress.prompt_tokens, progress.generated_tokens, progress.phase, progress.prefilling)
+
+
+def _configured(configure: Configure, spawn: Spawn) -> Configure:
+    """What this engine is told to load."""
+    return configure if spawn.smaller is None else msgspec.structs.replace(configure, engine=spawn.smaller)
+
+
+def _facts(page: Progress | None) -> tuple[str, ...]:
+    """What an incident tells about the engine's last moment: figures only."""
+    if page is None:
+        return ()
+    prefill = "" if page.prefilling is None else ", one of them prefilling"
+    tokens = f"{page.prompt_tokens} prompt tokens and {page.generated_tokens} generated ones"
+    return (
+        f"progress page: step {page.step}, phase {page.phase.value}, {len(page.in_flight)} requests in flight{prefill}, {tokens}",
+    )
 
 
 def name_of(mode: Mode) -> str:

@@ -1,12 +1,9 @@
-"""The rules of supervision, one by one, and under arbitrary sequences of events."""
+"""The rules of supervision, one by one. Incidents have tests of their own, and so have arbitrary sequences of events."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from daemon.core.exit_codes import ExitCode
 from daemon.core.settings import SupervisorSettings
@@ -14,6 +11,7 @@ from daemon.core.supervision import boot_of, deadline, decide, describe, exit_wo
 from daemon.core.supervision_values import (
     Ask,
     Backoff,
+    CloseIncident,
     Condemned,
     Draining,
     Effect,
@@ -21,15 +19,18 @@ from daemon.core.supervision_values import (
     Exited,
     Failed,
     FailedKind,
+    Fell,
     Finish,
     GiveUp,
     Greeted,
+    GrowIncident,
     Interrupt,
     Kill,
     LinkLost,
     Machine,
     Mark,
     Observed,
+    OpenIncident,
     Policy,
     Progressed,
     Ready,
@@ -44,12 +45,13 @@ from daemon.core.supervision_values import (
     StopAsked,
     Stopped,
     Stopping,
+    Stuck,
     Terminate,
     ThenRestart,
     ThenStop,
     Ticked,
 )
-from daemon.core.wire import FatalClass
+from daemon.core.wire import FatalClass, Phase
 
 POLICY = Policy(
     load_stall=180, step_stall=60, term=5, kill=20, restarts=3, window=600, backoff=1, backoff_limit=60, calm=120, blind=5
@@ -57,12 +59,12 @@ POLICY = Policy(
 
 
 def play(events: Sequence[Event], machine: Machine | None = None) -> tuple[Machine, list[Effect]]:
-    """The state after `events` and all effects on the way."""
+    """The state after `events` and what was done on the way, without what was written down and told about it."""
     machine = machine or Machine()
     effects: list[Effect] = []
     for event in events:
         machine, now = decide(machine, event, POLICY)
-        effects += now
+        effects += [effect for effect in now if not isinstance(effect, OpenIncident | GrowIncident | CloseIncident | Fell)]
     return machine, effects
 
 
@@ -168,7 +170,9 @@ def test_served_tokens_for_a_while_end_the_row_of_deaths() -> None:
 
 def test_uptime_without_tokens_does_not_end_the_row_of_deaths() -> None:
     machine, _ = play([Exited(1, 1, -9), Greeted(2, 2)], ready())
-    machine, _ = play([Observed(2.0 + second, 2, Mark(7, 7, 7), outstanding=False) for second in range(1, 600)], machine)
+    idle = [Observed(2.0 + second, 2, Mark(7, 7, 7), outstanding=False) for second in range(1, 600)]
+    answer = [Observed(602.0 + second, 2, Mark(7, 7, 7 + second), outstanding=True) for second in range(1, 20)]
+    machine, _ = play([*idle, *answer], machine)
     assert machine.history.row == 1
 
 
@@ -214,10 +218,11 @@ def test_idle_engine_is_no_stall() -> None:
     assert isinstance(machine.mode, Ready)
 
 
-@pytest.mark.parametrize("field", ["step", "prompt_tokens", "generated_tokens", "phase"])
-def test_any_counter_that_moves_is_progress(field: str) -> None:
+@pytest.mark.parametrize("field", ["step", "prompt_tokens", "generated_tokens", "prefilling", "phase"])
+def test_anything_on_the_page_that_moves_is_progress(field: str) -> None:
+    phases = list(Phase)
     looks = [
-        Observed(float(t), 1, replace(Mark(), **{field: str(t) if field == "phase" else t}), outstanding=True)
+        Observed(float(t), 1, replace(Mark(), **{field: phases[t % 4] if field == "phase" else t}), outstanding=True)
         for t in range(1, 300)
     ]
     machine, effects = play(looks, ready())
@@ -235,9 +240,28 @@ def test_observer_that_did_not_run_blames_nobody() -> None:
 
 def test_load_without_progress_is_a_hang() -> None:
     machine, _ = play([StartAsked(0)])
-    machine, effects = play([Observed(float(t), 1, Mark(phase="loading"), outstanding=False) for t in range(1, 183)], machine)
+    looks = [Observed(float(t), 1, Mark(phase=Phase.LOADING), outstanding=False) for t in range(1, 183)]
+    machine, effects = play(looks, machine)
     assert [type(effect) for effect in effects] == [Terminate]
     assert isinstance(machine.mode, Stopping)
+
+
+def silence_until(machine: Machine, mark: Mark) -> int:
+    """Seconds that an engine which shows `mark` and never moves again is given."""
+    for t in range(1, 4000):
+        machine, effects = play([Observed(float(t), 1, mark, outstanding=True)], machine)
+        if effects:
+            return t - 1
+    raise AssertionError("never ended")
+
+
+def test_each_phase_has_its_own_patience() -> None:
+    """The policy's chunk is 2048 tokens, twice the 1024 that the limit of a prefill step is about."""
+    loading, _ = play([StartAsked(0)])
+    assert silence_until(loading, Mark(phase=Phase.LOADING)) == POLICY.load_stall + 1
+    assert silence_until(loading, Mark(phase=Phase.BUILDING)) == POLICY.build_stall + 1
+    assert silence_until(ready(), Mark(5, phase=Phase.DECODE)) == POLICY.step_stall + 1
+    assert silence_until(ready(), Mark(5, phase=Phase.DECODE, prefilling=7)) == 2 * POLICY.prefill_stall + 1
 
 
 def test_process_that_outlives_kill_is_stuck_and_nothing_is_spawned() -> None:
@@ -249,7 +273,7 @@ def test_process_that_outlives_kill_is_stuck_and_nothing_is_spawned() -> None:
             break
         machine, now = play([Ticked(due)], machine)
         effects += now
-    assert effects == [Kill(1)]
+    assert effects == [Kill(1), Stuck(1)]
     assert isinstance(machine.mode, Stopping)
     assert machine.mode.rung is Rung.STUCK
     assert "wsl --shutdown" in describe(machine.mode)
@@ -283,7 +307,7 @@ def test_stop_whose_drain_runs_out_asks_terminates_and_kills_in_that_order() -> 
     while (due := deadline(machine.mode)) is not None:
         machine, effects = play([Ticked(due)], machine)
         seen += effects
-    assert seen == [Interrupt("the engine is being stopped"), Ask(1), Terminate(1), Kill(1)]
+    assert seen == [Interrupt("the engine is being stopped"), Ask(1), Terminate(1), Kill(1), Stuck(1)]
 
 
 def test_engine_that_dies_while_draining_is_not_replaced() -> None:
@@ -334,133 +358,3 @@ def test_exit_codes_have_words() -> None:
 def test_policy_takes_its_numbers_from_the_settings() -> None:
     policy = Policy.of(SupervisorSettings(restarts=7, restart_window_minutes=2, term_seconds=9))
     assert (policy.restarts, policy.window, policy.term) == (7, 120, 9)
-
-
-# --- any sequence of events ---
-
-
-class _World(RuleBasedStateMachine):
-    """A world that carries effects out: processes exist, die, hang and outlive SIGKILL as Hypothesis likes."""
-
-    boots = Bundle("boots")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.machine = Machine()
-        self.t = 0.0
-        self.alive: set[int] = set()
-        self.serving: int | None = None
-        self.spawned: list[float] = []
-        self.asked = 0
-        self.given_up = False
-
-    def feed(self, event: Event) -> None:
-        self.machine, effects = decide(self.machine, event, POLICY)
-        for effect in effects:
-            self.carry_out(effect)
-
-    def carry_out(self, effect: Effect) -> None:
-        match effect:
-            case Spawn(boot):
-                assert not self.alive, "two engines at once"
-                self.alive.add(boot)
-                self.spawned.append(self.t)
-                self.given_up = False
-            case Serve(boot):
-                assert boot in self.alive
-                self.serving = boot
-            case Interrupt():
-                assert self.serving is not None, "nothing to interrupt"
-                self.serving = None
-            case Ask(boot) | Terminate(boot) | Kill(boot):
-                assert boot in self.alive, "signal to a process that is gone"
-            case GiveUp():
-                assert not self.alive
-                assert self.serving is None
-                self.given_up = True
-            case Finish():
-                assert not self.alive
-
-    @initialize()
-    def begin(self) -> None:
-        self.feed(StartAsked(self.t))
-
-    @rule(seconds=st.floats(0, 400))
-    def time_passes(self, seconds: float) -> None:
-        end = self.t + seconds
-        while (due := deadline(self.machine.mode)) is not None and due <= end:
-            self.t = max(self.t, due)
-            self.feed(Ticked(self.t))
-        self.t = end
-        self.feed(Ticked(self.t))
-
-    @precondition(lambda self: bool(self.alive))
-    @rule(
-        code=st.sampled_from([0, 1, -9, -11, ExitCode.DEVICE, ExitCode.NO_MEMORY]), luck=st.floats(0, 1), link_first=st.booleans()
-    )
-    def engine_dies(self, code: int, luck: float, link_first: bool) -> None:
-        boot = self.alive.pop()
-        if link_first:
-            self.feed(LinkLost(self.t, boot))
-        self.feed(Exited(self.t, boot, code, luck))
-        if not link_first:
-            self.feed(LinkLost(self.t, boot))
-
-    @precondition(lambda self: bool(self.alive))
-    @rule(data=st.data())
-    def engine_reports(self, data: st.DataObject) -> None:
-        boot = min(self.alive)
-        event = data.draw(
-            st.sampled_from(
-                [
-                    Progressed(self.t, boot, "loading", 1, 2),
-                    Greeted(self.t, boot),
-                    Condemned(self.t, boot, FatalClass.DEVICE, "sticky"),
-                    LinkLost(self.t, boot, "garbage"),
-                ]
-            )
-        )
-        self.feed(event)
-
-    @precondition(lambda self: bool(self.alive))
-    @rule(counter=st.integers(0, 3), outstanding=st.booleans())
-    def supervisor_looks(self, counter: int, outstanding: bool) -> None:
-        self.feed(Observed(self.t, min(self.alive), Mark(counter, 0, counter), outstanding))
-
-    @rule()
-    def person_restarts(self) -> None:
-        self.asked += 1
-        self.feed(RestartAsked(self.t, "asked"))
-
-    @rule(drain=st.floats(0, 60))
-    def daemon_stops_and_starts(self, drain: float) -> None:
-        self.asked += 1
-        self.feed(StopAsked(self.t, drain))
-        self.feed(StartAsked(self.t))
-
-    @invariant()
-    def the_state_knows_the_living(self) -> None:
-        boot = boot_of(self.machine.mode)
-        assert self.alive == (set() if boot is None else {boot})
-
-    @invariant()
-    def only_a_ready_engine_serves(self) -> None:
-        assert (self.serving is not None) == takes_work(self.machine.mode)
-
-    @invariant()
-    def restarts_stay_within_the_budget(self) -> None:
-        """Between two actions of people no window holds more starts than the budget allows, and the first."""
-        window = [t for t in self.spawned if self.t - t < POLICY.window]
-        assert len(window) <= (POLICY.restarts + 1) * (self.asked + 1)
-
-    @invariant()
-    def an_engine_in_trouble_always_gets_a_next_step(self) -> None:
-        mode = self.machine.mode
-        if isinstance(mode, Backoff | Draining) or (isinstance(mode, Stopping) and mode.rung is not Rung.STUCK):
-            assert deadline(mode) is not None
-        if isinstance(mode, Stopping) and isinstance(mode.after, ThenStop):
-            assert self.serving is None
-
-
-TestWorld = _World.TestCase
-TestWorld.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
