@@ -11,15 +11,29 @@ from daemon.api.auth import Authenticator
 from daemon.api.context import API, Api
 from daemon.api.door import Door
 from daemon.api.doorman import Doorman
+from daemon.api.in_force import InForce
 from daemon.api.meters import Meters, registry
 from daemon.api.preparing import Preparing, PromptBuilding
+from daemon.api.rate_limits import Accounts, MemoryLedger
 from daemon.api.speech import Speech
 from daemon.core.model import AddedToken
-from daemon.core.ports import Serving, Tokenizing, Watching
+from daemon.core.people import People, merge
+from daemon.core.ports import Acquaintance, Serving, Tokenizing, TokenLedger, Watching
 from daemon.core.settings import Settings
 
 _THREADS = 2
 _MIB = 2**20
+
+
+class _Settled:
+    """People who never change."""
+
+    def __init__(self, people: People) -> None:
+        self._people = people
+
+    def current(self) -> People:
+        """See Acquaintance."""
+        return self._people
 
 
 def build(
@@ -31,17 +45,29 @@ def build(
     added: Sequence[AddedToken],
     settings: Settings,
     version: str,
+    people: Acquaintance | None = None,
+    ledger: TokenLedger | None = None,
 ) -> web.Application:
     """The application. Serve it with `runner`, which notices clients that hang up. `added` are the tokenizer's added tokens
-    (`ModelDirectory.added`). Raises ConfigError for damaged keys.
+    (`ModelDirectory.added`). Without `people` they are those of `settings`, for good; without `ledger` tokens of the day are
+    counted from the start. Give new settings to `app[API].in_force.reload`. Raises ConfigError for damaged keys.
     """
     limit = settings.server.max_body_mib * _MIB
     threads = ThreadPoolExecutor(_THREADS, "exl3d-api")
     hashing = ThreadPoolExecutor(1, "exl3d-keys")
     meters = Meters()
     speech = Speech(prompts.tool_source, added, tokenizing, settings.answers)
-    authenticator = Authenticator(settings.keys, hashing)
-    doorman = Doorman(authenticator, meters, settings.server.cors_origins, observing.OPEN_PATHS.__contains__)
+    in_force = InForce(settings)
+    acquaintance = people or _Settled(merge(settings.keys, settings.people, settings.sharing))
+    accounts = Accounts(acquaintance, ledger or MemoryLedger(), in_force)
+    doorman = Doorman(
+        authenticator=Authenticator(acquaintance, hashing),
+        acquaintance=acquaintance,
+        accounts=accounts,
+        meters=meters,
+        in_force=in_force,
+        open_path=observing.OPEN_PATHS.__contains__,
+    )
 
     @web.middleware
     async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -52,15 +78,16 @@ def build(
         serving=serving,
         watching=watching,
         tokenizing=tokenizing,
-        preparing=Preparing(prompts, tokenizing, speech, settings, threads),
-        settings=settings,
+        preparing=Preparing(prompts, tokenizing, speech, in_force, accounts, threads),
+        in_force=in_force,
+        accounts=accounts,
         door=Door(limit, threads),
         meters=meters,
         threads=threads,
         version=version,
     )
     app[observing.REGISTRY] = registry(meters, watching)
-    app[openapi.DOCUMENT] = openapi.document(version, keys=bool(settings.keys))
+    app[openapi.DOCUMENT] = openapi.document(version, keys=not acquaintance.current().open)
     for family in (chat_completions, completions, responses, messages, tokens, models, observing, openapi):
         family.add_routes(app.router)
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from daemon.api.door import Door
+from daemon.api.in_force import InForce
 from daemon.api.meters import Meters
 from daemon.api.preparing import Origin, Preparing
-from daemon.api.priorities import PRIORITY_HEADER, asked_priority
+from daemon.api.priorities import asked_priority
+from daemon.api.rate_limits import Accounts
 from daemon.core.errors import UnknownModel
 from daemon.core.ports import ModelCard, Serving, Tokenizing, Watching
-from daemon.core.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class Api:
     watching: Watching
     tokenizing: Tokenizing
     preparing: Preparing
-    settings: Settings
+    in_force: InForce
+    accounts: Accounts
     door: Door
     meters: Meters
     threads: ThreadPoolExecutor
@@ -50,6 +52,9 @@ def served(model: str | None, card: ModelCard) -> str:
 
 
 def origin_of(request: web.Request, prefix: str) -> Origin:
-    """A fresh public id, who asks, and how urgently. Raises InvalidRequest for a priority that is none."""
-    priority = asked_priority(request.headers.get(PRIORITY_HEADER))
+    """A fresh public id, who asks, and how urgently. Raises InvalidRequest for a priority that is none, and QuotaExceeded
+    where the person has used up their day already: no work is done for them then.
+    """
+    request.app[API].accounts.check(request[OWNER])
+    priority = asked_priority(request.headers)
     return Origin(f"{prefix}-{uuid.uuid4().hex}", request[OWNER], time.monotonic(), priority, request[REQUEST_ID])

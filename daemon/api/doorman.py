@@ -1,15 +1,16 @@
-"""What happens to every request before and after its handler: its id, who asks, CORS, and the shape of errors.
+"""What happens to every request before and after its handler: its id, who asks, CORS, rate limits, and the shape of errors.
 
 1. A request id: the client's own where it is sane, else a new one; it is in every answer. 2. A preflight of an allowed web origin
-is answered. 3. The key. 4. The handler. 5. Whatever it raised becomes an answer in the caller's dialect. 6. The count. A request
-that was refused before it became a stream gets its log line here; streams have theirs from the registry.
+is answered. 3. The key, and below ADMIN_PREFIX its owner's role. 4. The handler. 5. Whatever it raised becomes an answer in the
+caller's dialect. 6. The count. A request that was refused before it became a stream gets its log line here; streams have theirs
+from the registry.
 """
 
 import asyncio
 import logging
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from http import HTTPStatus
 
 from aiohttp import web
@@ -18,13 +19,21 @@ from aiohttp.typedefs import Handler
 from daemon.api.auth import Authenticator
 from daemon.api.context import OUTCOME, OWNER, REQUEST_ID, RUNNING
 from daemon.api.errors import Answer, Dialect, answer_to, error_json, protocol_error, unknown_url, wrong_method
+from daemon.api.in_force import InForce
 from daemon.api.meters import Meters
-from daemon.core.errors import NotReady, Overloaded
+from daemon.api.rate_limits import EXPOSED, Accounts
+from daemon.core.errors import Forbidden, NotReady, Overloaded
+from daemon.core.ports import Acquaintance
+from daemon.core.settings import Role
 
 REQUEST_ID_HEADER = "x-request-id"
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _CORS_METHODS = "GET, POST, OPTIONS"
-_EXPOSED = "x-request-id, x-exl3d-max-tokens-clamped, Retry-After"
+_EXPOSED = f"x-request-id, x-exl3d-max-tokens-clamped, {EXPOSED}"
+ADMIN_PREFIX = "/admin/"
+"""What is below this is for admins, who are known by their key."""
+GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
+"""Paths whose answers say where a person stands with their limits."""
 _UNCOUNTED = "-"
 _LOGGED = 80
 """Characters of a field's name in the log."""
@@ -36,11 +45,20 @@ class Doorman:
     """The middleware. `open_path` says which paths need no key."""
 
     def __init__(
-        self, authenticator: Authenticator, meters: Meters, origins: Sequence[str], open_path: Callable[[str], bool]
+        self,
+        *,
+        authenticator: Authenticator,
+        acquaintance: Acquaintance,
+        accounts: Accounts,
+        meters: Meters,
+        in_force: InForce,
+        open_path: Callable[[str], bool],
     ) -> None:
         self._authenticator = authenticator
+        self._acquaintance = acquaintance
+        self._accounts = accounts
         self._meters = meters
-        self._origins = frozenset(origins)
+        self._in_force = in_force
         self._open_path = open_path
 
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -51,6 +69,8 @@ class Doorman:
             if self._is_preflight(request):
                 return web.Response(status=HTTPStatus.NO_CONTENT)
             request[OWNER] = "" if self._open_path(request.path) else await self._authenticator.owner(request)
+            if request.path.startswith(ADMIN_PREFIX):
+                self._refuse_users(request[OWNER])
             response = await handler(request)
         except asyncio.CancelledError:
             self._count(request, "cancelled")
@@ -66,6 +86,8 @@ class Doorman:
     async def prepare(self, request: web.Request, response: web.StreamResponse) -> None:
         """Headers of every answer, put on just before it goes out (a signal of aiohttp)."""
         response.headers[REQUEST_ID_HEADER] = request.get(REQUEST_ID, "")
+        if request.path in GENERATING and OWNER in request:
+            response.headers.update(self._accounts.headers(request[OWNER], dialect_of(request.path)))
         origin = request.headers.get("Origin")
         if origin is not None and self._allows(origin):
             response.headers["Access-Control-Allow-Origin"] = origin
@@ -75,6 +97,11 @@ class Doorman:
                 response.headers["Access-Control-Allow-Methods"] = _CORS_METHODS
                 response.headers["Access-Control-Allow-Headers"] = request.headers.get("Access-Control-Request-Headers", "*")
                 response.headers["Access-Control-Max-Age"] = "600"
+
+    def _refuse_users(self, owner: str) -> None:
+        people = self._acquaintance.current()
+        if people.open or people.of(owner).role is not Role.ADMIN:
+            raise Forbidden("This needs the key of a person whose role is admin.")
 
     def _answer(self, request: web.Request, error: Exception) -> web.Response:
         answer = _worded(request, error)
@@ -95,7 +122,8 @@ class Doorman:
         return asked and self._allows(request.headers.get("Origin", ""))
 
     def _allows(self, origin: str) -> bool:
-        return origin in self._origins or "*" in self._origins
+        origins = self._in_force.settings.server.cors_origins
+        return origin in origins or "*" in origins
 
     def _count(self, request: web.Request, outcome: str) -> None:
         resource = request.match_info.route.resource

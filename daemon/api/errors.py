@@ -22,6 +22,7 @@ from daemon.core.errors import (
     NotReady,
     Overloaded,
     PoisonousRequest,
+    QuotaExceeded,
     RequestError,
     RequestTimeout,
     ShuttingDown,
@@ -76,6 +77,7 @@ RULES: Mapping[type[RequestError], _Rule] = {
     Forbidden: _Rule(HTTPStatus.FORBIDDEN, "permission_error", "forbidden"),
     BodyTooLarge: _Rule(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _INVALID, "body_too_large"),
     Overloaded: _Rule(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded_error", "overloaded", again=True),
+    QuotaExceeded: _Rule(HTTPStatus.TOO_MANY_REQUESTS, "insufficient_quota", "insufficient_quota", again=False),
     NotReady: _Rule(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready_error", "not_ready", again=True),
     RequestTimeout: _Rule(HTTPStatus.GATEWAY_TIMEOUT, "timeout_error", "timeout", again=False),
     ShuttingDown: _Rule(HTTPStatus.SERVICE_UNAVAILABLE, _SERVER, "shutting_down", again=True),
@@ -165,6 +167,8 @@ def _field(error: RequestError) -> tuple[str | None, str | None]:
 def _retry_after(error: RequestError) -> float | None:
     if isinstance(error, Overloaded | NotReady):
         return error.retry_after
+    if isinstance(error, QuotaExceeded):
+        return error.resets_in
     return _SHUTDOWN_RETRY if isinstance(error, ShuttingDown) else None
 
 
@@ -172,6 +176,7 @@ def _headers(rule: _Rule, retry_after: float | None) -> dict[str, str]:
     headers: dict[str, str] = {}
     if retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
+        headers["retry-after-ms"] = str(max(1, math.ceil(retry_after * 1000)))
     if rule.again is not None:
         headers["x-should-retry"] = "true" if rule.again else "false"
     if rule.status is HTTPStatus.UNAUTHORIZED:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from daemon.core.errors import ContextTooLong, InvalidRequest
+from daemon.core.people import Person
+from daemon.core.ports import ModelCard
 from daemon.core.settings import Overflow
 
 CLAMPED_HEADER = "x-exl3d-max-tokens-clamped"
@@ -20,6 +22,11 @@ class Length:
     def note(self) -> str | None:
         """Value of CLAMPED_HEADER, as in `65536->63382`."""
         return None if self.clamped_from is None else f"{self.clamped_from}->{self.most}"
+
+
+def own_context(card: ModelCard, person: Person) -> int:
+    """The longest prompt + answer of a person's requests, in tokens: the model's, or their own where that is less."""
+    return card.context if person.max_context is None else min(card.context, person.max_context)
 
 
 def fit(prompt: int, asked: int | None, least: int | None, context: int, overflow: Overflow) -> Length:

@@ -1,9 +1,12 @@
 """`GET /v1/models` and `GET /v1/models/{id}`: what is served, with the context length under every name that clients look for."""
 
+from dataclasses import replace
+
 import msgspec
 from aiohttp import web
 
-from daemon.api.context import API, served
+from daemon.api.context import API, OWNER, served
+from daemon.api.limits import own_context
 from daemon.core.ports import ModelCard
 
 PATH = "/v1/models"
@@ -19,15 +22,22 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 async def listed(request: web.Request) -> web.Response:
     """Every name that may be asked for."""
-    card = request.app[API].serving.card()
+    card = _card(request)
     entries = [entry(card, name) for name in (card.name, *card.aliases)]
     return _json({"object": "list", "data": entries})
 
 
 async def one(request: web.Request) -> web.Response:
     """One of them, by name or alias."""
-    card = request.app[API].serving.card()
+    card = _card(request)
     return _json(entry(card, served(request.match_info["id"], card)))
+
+
+def _card(request: web.Request) -> ModelCard:
+    """What is served, with the context that this person may use: clients cut their conversations to it."""
+    api = request.app[API]
+    card = api.serving.card()
+    return replace(card, context=own_context(card, api.accounts.person(request[OWNER])))
 
 
 def entry(card: ModelCard, name: str) -> dict[str, object]:

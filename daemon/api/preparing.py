@@ -11,8 +11,10 @@ from daemon.api.budgets import budget_of
 from daemon.api.call_constraints import chat_constraint
 from daemon.api.constraints import constraint_of, wants_constraint
 from daemon.api.images import image_span
-from daemon.api.limits import Length, fit
+from daemon.api.in_force import InForce
+from daemon.api.limits import Length, fit, own_context
 from daemon.api.priorities import chat_priority
+from daemon.api.rate_limits import Accounts
 from daemon.api.sampling import sampler_of, seed_of, stop_ids_of, stop_strings_of
 from daemon.api.schemas import MAX_STREAMS, ChatBody, CompletionBody, Generation
 from daemon.api.speech import ParserPlan, Speech
@@ -122,17 +124,28 @@ class Preparing:
     """Prepares requests. Bounded: more bodies at once than may queue are turned away before they cost anything."""
 
     def __init__(
-        self, prompts: PromptBuilding, tokenizing: Tokenizing, speech: Speech, settings: Settings, threads: Executor
+        self,
+        prompts: PromptBuilding,
+        tokenizing: Tokenizing,
+        speech: Speech,
+        in_force: InForce,
+        accounts: Accounts,
+        threads: Executor,
     ) -> None:
         self._prompts = prompts
         self._tokenizing = tokenizing
         self._speech = speech
-        self._settings = settings
+        self._in_force = in_force
+        self._accounts = accounts
         self._threads = threads
         self._busy = 0
 
+    @property
+    def _settings(self) -> Settings:
+        return self._in_force.settings
+
     async def chat(self, body: ChatBody, card: ModelCard, origin: Origin) -> Prepared:
-        """Prepare a chat. Raises InvalidRequest and Overloaded."""
+        """Prepare a chat. Raises InvalidRequest, Overloaded and QuotaExceeded."""
         with self._place():
             chat = await self._off_loop(self._chat_work, body, card)
             spans = await self._spans(chat)
@@ -150,6 +163,7 @@ class Preparing:
             priority=chat.priority,
         )
         asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        self._accounts.check(origin.owner, prompt.tokens)
         return Prepared((self._group(body, card, origin, prompt, asked),), chat.parsing)
 
     async def prompt(self, body: ChatBody, card: ModelCard) -> tuple[RenderedPrompt, tuple[Span, ...]]:
@@ -161,7 +175,7 @@ class Preparing:
             return chat.rendered, await self._spans(chat)
 
     async def completion(self, body: CompletionBody, card: ModelCard, origin: Origin) -> Prepared:
-        """Prepare the prompts of a completion. Raises InvalidRequest and Overloaded."""
+        """Prepare the prompts of a completion. Raises InvalidRequest, Overloaded and QuotaExceeded."""
         parts = prompts_of(body)
         count = len(parts) * (body.n or 1)
         if count > MAX_STREAMS:
@@ -169,6 +183,7 @@ class Preparing:
         with self._place():
             constraint = await self._constraint(body)
             prompts = [await self._prompt(body, one, card, constraint) for one in parts]
+        self._accounts.check(origin.owner, sum(prompt.tokens for prompt in prompts))
         groups = [
             self._group(body, card, _part(origin, index, len(prompts)), prompt, body.max_tokens)
             for index, prompt in enumerate(prompts)
@@ -198,7 +213,7 @@ class Preparing:
             tuple(map(image_span, rendered.images)),
             parsing,
             chat_constraint(body, chat, self._speech, inside=inside, may_think=may_think),
-            chat_priority(chat, streamed=body.stream or False),
+            chat_priority(chat, self._settings.sharing.background, streamed=body.stream or False),
             may_think=may_think,
             budget=budget_of(body, chat, answers, takes_effort=self._speech.takes_effort),
         )
@@ -233,7 +248,10 @@ class Preparing:
     def _group(self, body: Generation, card: ModelCard, origin: Origin, prompt: _Prompt, asked: int | None) -> Group:
         if not prompt.tokens:
             raise InvalidRequest("`prompt` holds no token; expected at least one.", "prompt")
-        length = fit(prompt.tokens, asked, body.min_tokens, card.context, self._settings.server.max_tokens_overflow)
+        settings = self._settings
+        context = own_context(card, self._accounts.person(origin.owner))
+        length = fit(prompt.tokens, asked, body.min_tokens, context, settings.server.max_tokens_overflow)
+        timeout = settings.sharing.default_timeout_seconds if body.timeout is None else body.timeout
         first = ValidRequest(
             name=origin.name,
             owner=origin.owner,
@@ -249,7 +267,7 @@ class Preparing:
             repetition=self._repetition(body),
             constraint=prompt.constraint,
             priority=prompt.priority if origin.priority is None else origin.priority,
-            deadline=None if body.timeout is None else origin.arrived + body.timeout,
+            deadline=None if timeout is None else origin.arrived + timeout,
             hide_special=body.skip_special_tokens is not False,
             shown_ids=prompt.shown_ids,
             request_id=origin.request_id,

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp import web
 
-from daemon.api.context import API, OUTCOME, REQUEST_ID, RUNNING
+from daemon.api.context import API, OUTCOME, OWNER, REQUEST_ID, RUNNING
 from daemon.api.errors import Answer, Dialect, answer_to, error_json
 from daemon.api.limits import CLAMPED_HEADER
 from daemon.api.preparing import Prepared
-from daemon.api.running import Voice, discard, run
+from daemon.api.running import Send, Voice, discard, run
 from daemon.api.sse import DONE, EventStream, event
 
 _log = logging.getLogger(__name__)
@@ -34,9 +34,9 @@ async def stream_reply(
     """Stream the voices' bytes, then `last()`. An error before the first byte is raised, a later one becomes `failure`."""
     api = request.app[API]
     request[RUNNING] = True
-    async with EventStream(request, headers_of(request, prepared), api.settings.server.keepalive_seconds) as out:
+    async with EventStream(request, headers_of(request, prepared), api.in_force.settings.server.keepalive_seconds) as out:
         try:
-            await run(api.serving, prepared.groups, voices, out.send)
+            await _run(request, prepared, voices, out.send)
             await out.send(last())
         except ConnectionResetError:
             raise
@@ -56,8 +56,26 @@ async def whole_reply(
 ) -> web.Response:
     """Run the voices to their end, then send `body()`."""
     request[RUNNING] = True
-    await run(request.app[API].serving, prepared.groups, voices, discard)
+    await _run(request, prepared, voices, discard)
     return web.Response(body=body(), content_type="application/json", headers=headers_of(request, prepared))
+
+
+async def _run(request: web.Request, prepared: Prepared, voices: Sequence[Sequence[Voice]], send: Send) -> None:
+    """Run the voices to their end, and put what they used on the person's account, however it ends."""
+    api = request.app[API]
+    prompts = sum(group.requests[0].prompt_tokens for group in prepared.groups)
+    streams = sum(len(group.requests) for group in prepared.groups)
+    with api.accounts.underway(request[OWNER], streams, prompts) as bill:
+        try:
+            await run(api.serving, prepared.groups, voices, send)
+        finally:
+            bill.tokens = sum(_used(speakers) for speakers in voices)
+
+
+def _used(speakers: Sequence[Voice]) -> int:
+    """Tokens that one prompt and its answers have used: nothing where no engine has begun with it."""
+    begun = [speaker.watch for speaker in speakers if speaker.watch.began]
+    return (begun[0].prompt if begun else 0) + sum(watch.so_far().completion for watch in begun)
 
 
 def headers_of(request: web.Request, prepared: Prepared) -> Mapping[str, str]:

@@ -12,6 +12,7 @@ Exl3dError
 │   ├── Forbidden                the key is known but may not do this
 │   ├── BodyTooLarge
 │   ├── Overloaded               a queue is full; carries when to come back and whose limit it was
+│   ├── QuotaExceeded            the person's tokens of today are used up; carries when the count begins anew
 │   ├── NotReady                 no engine can serve now (starting, restarting, stopped)
 │   ├── RequestTimeout           the deadline passed before the answer was complete
 │   ├── ShuttingDown             the daemon stops; the stream was ended, or not begun
@@ -22,6 +23,7 @@ Exl3dError
     └── LinkCorrupt              a link carried something that is no message
 """
 
+import math
 from dataclasses import dataclass
 
 from daemon.core.wire import FailureClass
@@ -133,6 +135,27 @@ class Overloaded(RequestError):
 
     def __str__(self) -> str:
         return self.message
+
+
+@dataclass(eq=False)
+class QuotaExceeded(RequestError):
+    """A person has no tokens left today, or too few for this prompt."""
+
+    limit: int
+    """Tokens a day."""
+    left: int
+    prompt: int
+    """Tokens of the prompt that was refused; 0 where it was not read."""
+    resets_in: float
+    """Seconds until the count begins anew."""
+
+    def __str__(self) -> str:
+        hours, minutes = divmod(math.ceil(self.resets_in / 60), 60)
+        if self.left:
+            used = f"{self.left} of your {self.limit} tokens of today are left, too few for a prompt of {self.prompt}"
+        else:
+            used = f"Your {self.limit} tokens of today are used up"
+        return f"{used}. The count begins anew at midnight UTC, in {hours} h {minutes} min."
 
 
 @dataclass(eq=False)

@@ -18,7 +18,7 @@ _PREFIX = "exl3d"
 _SCHEME = "scrypt"
 _COST = 2**14
 _BLOCK = 8
-_HASH_BYTES = 32
+DIGEST_BYTES = 32
 _MEMORY = 64 * 2**20
 
 
@@ -48,7 +48,7 @@ def parse_hash(text: str) -> KeyHash:
         parsed = KeyHash(bytes.fromhex(salt), bytes.fromhex(digest))
     except ValueError as problem:
         raise ConfigError("a key's hash must be scrypt$SALT$HASH; `exl3ctl key new NAME` makes one", "keys") from problem
-    if scheme != _SCHEME or not parsed.salt or len(parsed.digest) != _HASH_BYTES:
+    if scheme != _SCHEME or not parsed.salt or len(parsed.digest) != DIGEST_BYTES:
         raise ConfigError("a key's hash must be scrypt$SALT$HASH; `exl3ctl key new NAME` makes one", "keys")
     return parsed
 
@@ -67,4 +67,4 @@ def matches(key: str, stored: KeyHash) -> bool:
 
 def _digest(key: str, salt: bytes) -> bytes:
     secret = key.encode("utf-8", "surrogateescape")
-    return hashlib.scrypt(secret, salt=salt, n=_COST, r=_BLOCK, p=1, maxmem=_MEMORY, dklen=_HASH_BYTES)
+    return hashlib.scrypt(secret, salt=salt, n=_COST, r=_BLOCK, p=1, maxmem=_MEMORY, dklen=DIGEST_BYTES)
