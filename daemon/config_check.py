@@ -17,7 +17,7 @@ from daemon.core.config_report import ConfigReport
 from daemon.core.errors import ConfigError
 from daemon.core.settings import BackendKind, Settings
 from daemon.host.model_directory import read_model_directory
-from daemon.host.settings_file import find_file, read_configuration
+from daemon.host.settings_file import find_file, read_configuration, state_directory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +38,8 @@ def check(given: Path | None, overrides: Sequence[str]) -> ConfigReport:
     try:
         read = read_configuration(given, overrides, os.environ)
     except ConfigError as problem:
-        return ConfigReport(problem=str(problem), source=name)
+        default = state_directory(Settings(), os.environ).absolute()
+        return ConfigReport(problem=str(problem), source=name, state_dir=str(default))
     return ConfigReport(
         problem=None,
         model_problem=_model_problem(read.settings),

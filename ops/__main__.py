@@ -7,11 +7,19 @@ import typer
 from ops.commands.bench import bench
 from ops.commands.config_check import config_check
 from ops.commands.config_example import config_example
+from ops.commands.drain import drain
 from ops.commands.engine_check import engine_check
+from ops.commands.health import health
+from ops.commands.install import install
 from ops.commands.key_new import key_new
+from ops.commands.logs import logs
 from ops.commands.model_demo import model_demo
 from ops.commands.plan import plan
+from ops.commands.reload import reload
+from ops.commands.restart import restart
+from ops.commands.resume import resume
 from ops.commands.status import status
+from ops.commands.uninstall import uninstall
 from ops.errors import OpsError
 
 
@@ -24,9 +32,8 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    root.command("status")(status)
-    root.command("plan")(plan)
-    root.command("bench")(bench)
+    for command in (status, health, logs, reload, drain, resume, restart, install, uninstall, plan, bench):
+        root.command()(command)
     config = typer.Typer(help="The configuration file.", no_args_is_help=True)
     config.command("check")(config_check)
     config.command("example")(config_example)

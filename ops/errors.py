@@ -5,7 +5,8 @@ OpsError
 ├── NotUnderstood     an answer of another version, or of something else
 ├── BadConfig         config.yaml cannot be read as settings
 ├── DemoModelFailed   the demo model could not be fetched or converted
-└── BenchFailed       a measurement could not be made
+├── BenchFailed       a measurement could not be made
+└── InstallFailed     the service could not be laid down or taken away
 """
 
 from dataclasses import dataclass
@@ -47,3 +48,7 @@ class DemoModelFailed(OpsError):
 
 class BenchFailed(OpsError):
     """A measurement could not be made."""
+
+
+class InstallFailed(OpsError):
+    """The service could not be laid down or taken away; what was done before stays and is not done twice."""

@@ -9,6 +9,9 @@ import typer
 Config: TypeAlias = Annotated[
     Path | None, typer.Option("--config", "-c", help="Configuration file; default: the one that exl3d would read.")
 ]
+StateDir: TypeAlias = Annotated[
+    Path | None, typer.Option("--state-dir", help="State directory; default: the configuration's, then the service's.")
+]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
 
 

@@ -9,7 +9,9 @@ class ConfigReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The configuration, or why there is none."""
 
     problem: str | None
-    """What is wrong with the file, with line and key; None where it can be read. With a problem the other fields say nothing."""
+    """What is wrong with the file, with line and key; None where it can be read. With a problem the other fields say what holds
+    without it.
+    """
     model_problem: str | None = None
     """What is wrong with the model directory that it names."""
     source: str | None = None

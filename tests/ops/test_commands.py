@@ -1,13 +1,8 @@
 """`exl3ctl` as a person or a script uses it: output, exit codes, JSON shapes."""
 
-import http.server
 import json
-import socketserver
-import sys
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -20,12 +15,10 @@ from daemon.core.keys import matches, parse_hash
 from daemon.core.ports import EngineStatus, Status
 from daemon.core.settings import KeySettings, Settings
 from daemon.core.wire import Pool
-from ops.__main__ import main
 from ops.admin_socket import running_socket, socket_path
 from ops.exit_codes import ExitCode
 from ops.status_table import duration, status_table
-
-REPOSITORY = Path(__file__).parents[2]
+from tests.ops.exl3ctl import Tool, daemon_saying
 
 ENGINE = EngineStatus(
     state="ready",
@@ -53,77 +46,13 @@ STATUS = Status(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """How a call ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-class Tool:
-    """`exl3ctl` in an empty home and folder, away from the repository's config.yaml."""
-
-    def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.home = home
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
-        for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "STATE_DIRECTORY", "FORCE_COLOR", "GITHUB_ACTIONS"):
-            monkeypatch.delenv(name, raising=False)
-        for name, value in (("HOME", str(home)), ("NO_COLOR", "1"), ("COLUMNS", "100"), ("PYTHONPATH", str(REPOSITORY))):
-            monkeypatch.setenv(name, value)
-        monkeypatch.chdir(home)
-
-    def __call__(self, *arguments: str) -> Done:
-        """Run a command line to its end."""
-        self._monkeypatch.setattr(sys, "argv", ["exl3ctl", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = self._capsys.readouterr()
-        return Done(int(ended.value.code or 0), captured.out, captured.err)
-
-
-@pytest.fixture
-def exl3ctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tool:
-    """The tool, in its own home."""
-    return Tool(tmp_path, monkeypatch, capsys)
-
-
-class _Answer(http.server.BaseHTTPRequestHandler):
-    """An admin socket that always says the same."""
-
-    body = b""
-
-    def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/status" else 404)
-        self.send_header("Content-Length", str(len(self.body)))
-        self.end_headers()
-        self.wfile.write(self.body)
-
-    def address_string(self) -> str:
-        return "exl3ctl"
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's name
-        """Keep the test's output clean."""
-
-
-@contextmanager
-def daemon_saying(body: bytes, state: Path) -> Generator[None]:
-    """A daemon's admin socket under a state directory, answering GET /status with `body`."""
-    (state / "run").mkdir(parents=True)
-    handler = type("Handler", (_Answer,), {"body": body})
-    with socketserver.UnixStreamServer(str(state / "run" / "exl3d.sock"), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield
-        server.shutdown()
-        thread.join()
+def _status(body: bytes) -> Mapping[str, tuple[int, bytes]]:
+    return {"GET /status": (200, body)}
 
 
 def test_status_shows_the_running_daemon(tmp_path: Path, exl3ctl: Tool) -> None:
     state = tmp_path / "s"
-    with daemon_saying(msgspec.json.encode(STATUS), state):
+    with daemon_saying(_status(msgspec.json.encode(STATUS)), state):
         shown = exl3ctl("status", "--state-dir", str(state))
         as_json = exl3ctl("status", "--state-dir", str(state), "--json")
     assert (shown.code, shown.err) == (ExitCode.OK, "")
@@ -159,7 +88,7 @@ def test_socket_of_the_service_is_tried_after_the_users_own(tmp_path: Path) -> N
 
 def test_status_of_something_else_exits_4(tmp_path: Path, exl3ctl: Tool) -> None:
     state = tmp_path / "s"
-    with daemon_saying(b'{"hello": "world"}', state):
+    with daemon_saying(_status(b'{"hello": "world"}'), state):
         done = exl3ctl("status", "--state-dir", str(state))
     assert done.code == ExitCode.UNKNOWN
     assert "Traceback" not in done.err
@@ -167,7 +96,7 @@ def test_status_of_something_else_exits_4(tmp_path: Path, exl3ctl: Tool) -> None
 
 def test_socket_left_by_a_dead_daemon_means_not_running(tmp_path: Path, exl3ctl: Tool) -> None:
     state = tmp_path / "s"
-    with daemon_saying(b"", state):
+    with daemon_saying({}, state):
         pass
     assert (state / "run" / "exl3d.sock").exists()
     assert exl3ctl("status", "--state-dir", str(state)).code == ExitCode.NOT_RUNNING

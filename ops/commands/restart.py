@@ -1,0 +1,35 @@
+"""`exl3ctl restart`: a fresh engine under the running streams, or a fresh daemon."""
+
+from typing import Annotated
+
+import typer
+
+from ops import service
+from ops.admin_socket import command, fetch_status, find_socket
+from ops.errors import OpsError
+from ops.options import Config, Json, StateDir
+from ops.outcomes import show
+
+
+def restart(
+    engine: Annotated[
+        bool, typer.Option("--engine", help="Replace the engine only: running streams pause and go on where they were.")
+    ] = False,
+    config: Config = None,
+    state_dir: StateDir = None,
+    json: Json = False,
+) -> None:
+    """Restart the service, or its engine alone.
+
+    Without --engine systemd restarts the daemon: running streams may finish within server.drain_seconds, the rest ends.
+    """
+    if engine:
+        show(command(find_socket(config, state_dir), "restart"), json=json)
+        return
+    if service.installed():
+        raise typer.Exit(service.call(["systemctl", "restart", service.UNIT]))
+    fetch_status(find_socket(config, state_dir, with_bad_config=True))
+    raise OpsError(
+        "this daemon was started by hand, not by systemd: end it where it was started (Ctrl-C or SIGTERM; running streams"
+        " may finish) and start it again with `exl3d`. `exl3ctl restart --engine` replaces only the engine"
+    )
