@@ -8,6 +8,7 @@ from daemon.core.events import StreamEvent, Usage
 from daemon.core.prefix_watch import Trace
 from daemon.core.requests import ValidRequest
 from daemon.host.outbox import Outbox
+from daemon.host.recovery import Recovery
 from daemon.host.transcript import Transcript
 
 
@@ -36,6 +37,7 @@ class Entry:
         "opened",
         "outbox",
         "paused",
+        "recoveries",
         "request",
         "start",
         "trace",
@@ -63,6 +65,8 @@ class Entry:
         self.last: float | None = None
         self.paused: float | None = None
         """Since when it waits for another engine."""
+        self.recoveries: tuple[Recovery, ...] = ()
+        """Deaths of engines after which it has not had a token yet."""
         self.deadline: asyncio.TimerHandle | None = None
         self.trace: Trace | None = None
         """Its sequence, hashed; None where that is not followed."""

@@ -11,10 +11,11 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from daemon.core.errors import GenerationFailed, NotReady, RequestError, RequestTimeout
+from daemon.core.errors import GenerationFailed, NotReady, PoisonousRequest, RequestError, RequestTimeout
 from daemon.core.events import Broken, Ended, Ending, Opened, Paused, Usage
+from daemon.core.poison import Policy as PoisonPolicy
 from daemon.core.ports import ModelCard
 from daemon.core.requests import ValidRequest
 from daemon.core.settings import ServerSettings, Settings
@@ -33,7 +34,9 @@ from daemon.core.wire import (
     TokenSpan,
     Waiting,
 )
+from daemon.host.accounts import Totals, summary
 from daemon.host.closings import circling, complete, finished
+from daemon.host.conviction_store import ConvictionStore
 from daemon.host.detokenizer import Vocabulary
 from daemon.host.door import FAILED_RETRY, Door
 from daemon.host.entry import Entry
@@ -42,20 +45,12 @@ from daemon.host.link import CommandSink
 from daemon.host.logs import RequestSummary
 from daemon.host.outbox import Outbox
 from daemon.host.prefixes import Prefixes
+from daemon.host.recovery import Recovery, RecoveryFigures
+from daemon.host.suspicion import Sentences, Suspicion
 from daemon.host.transcript import Transcript
 from daemon.host.workforce import Fall
 
 _log = logging.getLogger("exl3d.streams")
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Counters since the daemon started."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    generated_tokens: int = 0
 
 
 class StreamRegistry:
@@ -73,6 +68,8 @@ class StreamRegistry:
         on_end: Callable[[RequestSummary], None],
         clock: Callable[[], float],
         engines: int = 1,
+        convictions: ConvictionStore | None = None,
+        poison: PoisonPolicy | None = None,
     ) -> None:
         self._card = card
         self._known = card
@@ -83,6 +80,16 @@ class StreamRegistry:
         self._clock = clock
         self._giving = Giving(settings, clock)
         self._door = Door(engines)
+        policy = poison or PoisonPolicy()
+        self._suspicion = Suspicion(
+            convictions or ConvictionStore(None, policy, clock),
+            policy,
+            Sentences(self._giving.set_apart, self._giving.acquit, self._convict),
+        )
+        self._lost: dict[int, list[Entry]] = {}
+        """What engines held that went, in the order in which it was given; until it is known how they went."""
+        self._recoveries: dict[int, Recovery] = {}
+        """The last death in each engine's place."""
         self._limits: dict[int, Limits] = {}
         """What each engine can hold, by its last word."""
         self._entries: dict[int, Entry] = {}
@@ -105,6 +112,7 @@ class StreamRegistry:
         refusal = self._door.refusal()
         if refusal is not None:
             raise refusal
+        self._suspicion.admit(request)
         now = self._clock()
         transcript = Transcript(request, self._vocabulary, self._special)
         entry = Entry(self, next(self._ids), request, transcript, Outbox(asyncio.get_running_loop()), now)
@@ -155,6 +163,11 @@ class StreamRegistry:
     def pool(self, engine: int) -> Pool | None:
         """An engine's room after its last step; None while there is none."""
         return self._giving.pool(engine)
+
+    def recovery(self, engine: int) -> RecoveryFigures:
+        """What the last death in this engine's place cost so far; zeros where there was none."""
+        recovery = self._recoveries.get(engine)
+        return RecoveryFigures() if recovery is None else recovery.figures()
 
     @property
     def empty(self) -> bool:
@@ -209,28 +222,37 @@ class StreamRegistry:
         self._card = _card(self._known, list(self._limits.values()))
         self.prefixes.engine_up(engine, limits)
         self._door.serves(engine)
+        self._lost.pop(engine, None)
         self._giving.understood(engine)
         self._giving.engine_up(engine, sink, limits)
 
     def engine_down(self, engine: int, why: str) -> None:
         """What it held waits for another one, the shortest first."""
         self._door.lost(engine)
-        held = sorted(self._giving.holds(engine), key=lambda entry: entry.request.prompt_tokens + len(entry.transcript.delivered))
-        self._giving.engine_down(engine, held)
+        given = self._giving.holds(engine)
+        self._lost[engine] = given
+        self._giving.engine_down(engine, sorted(given, key=_length))
         now = self._clock()
-        for entry in held:
-            self._complete_already(entry)
+        held = [entry for entry in given if not self._complete_already(entry)]
+        self._interrupt(engine, held, now)
         for entry in held if self._door.serving else list(self._entries.values()):
-            if not entry.ended:
-                entry.outbox.add(Paused(why))
-                entry.paused = now if entry.paused is None else entry.paused
+            entry.outbox.add(Paused(why))
+            entry.paused = now if entry.paused is None else entry.paused
         self._expire()
         if self._entries:
             asyncio.get_running_loop().call_later(self._settings.resume_timeout, self._expire)
 
+    def _interrupt(self, engine: int, held: list[Entry], now: float) -> None:
+        """Follow what its death costs those that it held."""
+        recovery = self._recoveries[engine] = Recovery(now, len(held))
+        for entry in held:
+            entry.recoveries = (*entry.recoveries, recovery)
+        self.totals = replace(self.totals, interruptions=self.totals.interruptions + len(held))
+
     def engine_fell(self, engine: int, fall: Fall) -> None:
         """It died while it served."""
         _log.info("engine %d fell with %d requests: %s", engine, len(fall.in_flight), fall.why)
+        self._suspicion.fell(fall, self._lost.pop(engine, []))
         self._giving.understood(engine)
 
     def engine_coming(self, engine: int) -> None:
@@ -242,6 +264,7 @@ class StreamRegistry:
         self._door.failed(engine, why)
         if self._door.hopeless:
             self.end_all(lambda: NotReady(why, FAILED_RETRY))
+        self._lost.pop(engine, None)
         self._giving.gave_up(engine)
 
     # --- reports ---
@@ -263,11 +286,12 @@ class StreamRegistry:
                 case Failed():
                     self._break(entry, GenerationFailed(event.kind, event.detail), told=True)
                 case Suspended():
-                    if not self._complete_already(entry):
-                        self._giving.returned(entry)
+                    self._suspended(entry)
                 case Prefilling() | Waiting():
                     pass
         self._giving.stepped(engine, step)
+        if not self._suspicion.idle:
+            self._suspicion.look()
 
     def _tokens(self, entry: Entry, event: Tokens, now: float) -> None:
         transcript = entry.transcript
@@ -284,6 +308,8 @@ class StreamRegistry:
         if entry.first is None:
             entry.first = now
         entry.paused = None
+        if entry.recoveries:
+            self._resumed(entry, now)
         text = transcript.take(ids)
         outbox = entry.outbox
         outbox.add_tokens(text.text, ids, event.logprobs)
@@ -303,8 +329,25 @@ class StreamRegistry:
         elif not self._complete_already(entry, told=False):
             self._giving.again(entry)
 
+    def _suspended(self, entry: Entry) -> None:
+        if not self._complete_already(entry):
+            self.totals = replace(self.totals, suspensions=self.totals.suspensions + 1)
+            self._giving.returned(entry)
+
+    def _resumed(self, entry: Entry, now: float) -> None:
+        """The first token after one death or several."""
+        for recovery in entry.recoveries:
+            recovery.resumed(now)
+        entry.recoveries = ()
+
     def _started(self, entry: Entry, event: Started, now: float) -> None:
         entry.paused = None
+        if entry.attempt > 1:
+            known = entry.request.prompt_tokens if entry.start is None else entry.start
+            again = max(0, known + len(entry.transcript.delivered) - event.cached)
+            self.totals = replace(self.totals, reprefilled_tokens=self.totals.reprefilled_tokens + again)
+            if entry.recoveries:
+                entry.recoveries[-1].prefilled(again)
         if entry.opened is not None:
             return
         entry.opened = now if event.t is None else max(entry.accepted, min(now, event.t))
@@ -315,6 +358,10 @@ class StreamRegistry:
         entry.outbox.add(Opened(event.cached, entry.opened - entry.accepted, entry.opened))
 
     # --- ending ---
+
+    def _convict(self, entry: Entry) -> None:
+        self.totals = replace(self.totals, convictions=self.totals.convictions + 1)
+        self._break(entry, PoisonousRequest())
 
     def _complete_already(self, entry: Entry, *, told: bool = True) -> bool:
         """Whether the last token came before its engine went, or was told of it; ends the entry then."""
@@ -344,36 +391,21 @@ class StreamRegistry:
         self._count(entry, event.usage, outcome or "")
         if entry.first is not None and entry.engine is not None:
             self.prefixes.remember(entry.engine, entry.request, entry.trace, entry.transcript.delivered)
+        for recovery in entry.recoveries:
+            recovery.left()
+        self._suspicion.left(entry)
         self._giving.left(entry, told=told)
         if not self._entries:
             for callback in self._idle_callbacks:
                 callback()
 
     def _count(self, entry: Entry, usage: Usage, outcome: str) -> None:
-        now = self._clock()
-        total = now - entry.accepted
         self.totals = replace(
             self.totals,
             prompt_tokens=self.totals.prompt_tokens + (usage.prompt if entry.opened is not None else 0),
             generated_tokens=self.totals.generated_tokens + usage.completion,
         )
-        spread = 0.0 if entry.first is None or entry.last is None else entry.last - entry.first
-        self._on_end(
-            RequestSummary(
-                owner=entry.request.owner,
-                name=entry.request.name,
-                outcome=outcome,
-                prompt=usage.prompt,
-                cached=usage.cached,
-                completion=usage.completion,
-                queued=None if entry.opened is None else entry.opened - entry.accepted,
-                first_token=None if entry.first is None else entry.first - entry.accepted,
-                rate=(usage.completion - 1) / spread if spread > 0 else None,
-                total=total,
-                attempts=entry.attempt,
-                request_id=entry.request.request_id,
-            )
-        )
+        self._on_end(summary(entry, usage, outcome, self._clock()))
 
     def _pass_deadline(self, entry: Entry) -> None:
         self._break(entry, RequestTimeout("The deadline of this request passed before the answer was complete."))
@@ -388,6 +420,11 @@ class StreamRegistry:
             if entry.paused is not None and now - entry.paused >= limit - 0.01:
                 words = f"The engine died and no other could go on within {limit:.0f} s (server.resume_timeout)."
                 self._break(entry, RequestTimeout(words))
+
+
+def _length(entry: Entry) -> int:
+    """Tokens to be computed again, if no cache holds them."""
+    return entry.request.prompt_tokens + len(entry.transcript.delivered)
 
 
 def _card(known: ModelCard, limits: list[Limits]) -> ModelCard:
