@@ -10,6 +10,20 @@ from dataclasses import dataclass
 from daemon.core.errors import QuotaExceeded
 
 DAY_SECONDS = 86_400
+FILE_NAME = "tokens.db"
+"""SQLite, in the state directory: written by the daemon, read by `exl3ctl user list`."""
+KEEP_DAYS = 400
+"""How long the count of a day is kept."""
+CREATE = (
+    "CREATE TABLE IF NOT EXISTS spent (owner TEXT NOT NULL, day INTEGER NOT NULL, tokens INTEGER NOT NULL,"
+    " PRIMARY KEY (owner, day)) WITHOUT ROWID"
+)
+ADD = (
+    "INSERT INTO spent (owner, day, tokens) VALUES (?, ?, ?)"
+    " ON CONFLICT (owner, day) DO UPDATE SET tokens = tokens + excluded.tokens"
+)
+SINCE = "SELECT owner, day, tokens FROM spent WHERE day >= ?"
+FORGET = "DELETE FROM spent WHERE day < ?"
 
 
 def day_of(now: float) -> int:
