@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from daemon.core.events import Broken, Ended, StreamEvent
 from daemon.core.model import GenerationDefaults
+from daemon.core.poison import Policy
 from daemon.core.ports import ModelCard
 from daemon.core.requests import ValidRequest
 from daemon.core.settings import ServerSettings
@@ -22,9 +23,11 @@ from daemon.core.wire import (
     Started,
     Step,
     Submit,
+    Suspend,
     Tokens,
     TokenSpan,
 )
+from daemon.host.conviction_store import ConvictionStore
 from daemon.host.entry import Entry
 from daemon.host.logs import RequestSummary
 from daemon.host.streams import StreamRegistry
@@ -33,11 +36,10 @@ from tests.host.tiny import SPECIAL, tiny_vocabulary
 CARD = ModelCard("tiny", (), 10_000, (256,), 260, "Tiny", GenerationDefaults(), created=0)
 
 
-def hello(slots: int = 4) -> Hello:
+def hello(slots: int = 4, pages: int = 16) -> Hello:
     """What an engine says of itself."""
-    return Hello(
-        PROTOCOL, "boot", 1, "none", "Tiny", Limits(page=256, pages=16, slots=slots, interval=0, max_batch=slots), [256], 260
-    )
+    limits = Limits(page=256, pages=pages, slots=slots, interval=0, max_batch=slots)
+    return Hello(PROTOCOL, "boot", 1, "none", "Tiny", limits, [256], 260)
 
 
 def request(prompt: str = "hi", max_tokens: int = 100, **changes: object) -> ValidRequest:
@@ -65,11 +67,24 @@ class Engine:
         """Requests taken back so far."""
         return [command.id for command in self.commands if isinstance(command, Cancel)]
 
+    @property
+    def suspends(self) -> list[int]:
+        """Requests asked to be set aside so far."""
+        return [command.id for command in self.commands if isinstance(command, Suspend)]
+
 
 class Desk:
     """Everything a registry test touches."""
 
-    def __init__(self, settings: ServerSettings | None = None, slots: int = 4) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings | None = None,
+        slots: int = 4,
+        *,
+        engines: int = 1,
+        poison: Policy | None = None,
+        convictions: ConvictionStore | None = None,
+    ) -> None:
         self.now = 100.0
         self.summaries: list[RequestSummary] = []
         self.streams = StreamRegistry(
@@ -79,30 +94,34 @@ class Desk:
             settings=settings or ServerSettings(),
             on_end=self.summaries.append,
             clock=lambda: self.now,
+            engines=engines,
+            poison=poison,
+            convictions=convictions,
         )
         self.slots = slots
         self.engine = Engine()
         self.steps = 0
 
-    def engine_up(self) -> Engine:
+    def engine_up(self, engine: int = 0, pages: int = 16) -> Engine:
         """A fresh engine takes requests."""
         self.engine = Engine()
-        self.streams.engine_up(0, self.engine, hello(self.slots))
+        self.streams.engine_up(engine, self.engine, hello(self.slots, pages))
         return self.engine
 
-    def step(self, *events: Event, pending: int = 0) -> None:
-        """One turn of the engine loop."""
+    def step(self, *events: Event, pending: int = 0, engine: int = 0) -> None:
+        """One turn of an engine's loop."""
         self.steps += 1
-        self.streams.step(0, Step(self.steps, self.now, Phase.DECODE, Pool(16, 0, self.slots, 0, pending), events=list(events)))
+        pool = Pool(16, 0, self.slots, 0, pending)
+        self.streams.step(engine, Step(self.steps, self.now, Phase.DECODE, pool, events=list(events)))
 
-    def say(self, submit: Submit, text: str | Iterable[int], done: int = 0) -> None:
+    def say(self, submit: Submit, text: str | Iterable[int], done: int = 0, *, engine: int = 0) -> None:
         """The engine has generated tokens after `done` others of this attempt."""
         ids = list(text.encode()) if isinstance(text, str) else list(text)
-        self.step(tokens(submit, ids, done))
+        self.step(tokens(submit, ids, done), engine=engine)
 
-    def finish(self, submit: Submit, reason: FinishReason = FinishReason.LENGTH) -> None:
+    def finish(self, submit: Submit, reason: FinishReason = FinishReason.LENGTH, *, engine: int = 0) -> None:
         """The engine says that it is done."""
-        self.step(Finished(submit.id, submit.attempt, reason))
+        self.step(Finished(submit.id, submit.attempt, reason), engine=engine)
 
 
 def length(submit: Submit) -> int:
