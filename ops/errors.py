@@ -6,6 +6,7 @@ OpsError
 ├── BadConfig         config.yaml cannot be read as settings
 ├── DemoModelFailed   the demo model could not be fetched or converted
 ├── BenchFailed       a measurement could not be made
+├── UserFailed        the people of a state directory could not be read or changed
 └── InstallFailed     the service could not be laid down or taken away
 """
 
@@ -48,6 +49,10 @@ class DemoModelFailed(OpsError):
 
 class BenchFailed(OpsError):
     """A measurement could not be made."""
+
+
+class UserFailed(OpsError):
+    """The people of a state directory could not be read or changed; the message says what to do."""
 
 
 class InstallFailed(OpsError):

@@ -132,7 +132,7 @@ class PeopleBook:
         for check in self._checks:
             refusal = check(people)
             if refusal is not None:
-                raise ConfigError(refusal)
+                raise ConfigError(refusal, "" if reading is self._used else str(self._path))
         self._settings, self._used = settings, reading
         before = self._people
         if people == before:
