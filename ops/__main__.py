@@ -20,6 +20,7 @@ from ops.commands.restart import restart
 from ops.commands.resume import resume
 from ops.commands.status import status
 from ops.commands.uninstall import uninstall
+from ops.commands.user import group as user
 from ops.errors import OpsError
 
 
@@ -44,6 +45,7 @@ def application() -> typer.Typer:
     engine = typer.Typer(help="What the engine runs on.", no_args_is_help=True)
     engine.command("check")(engine_check)
     root.add_typer(engine, name="engine")
+    root.add_typer(user(), name="user")
     key = typer.Typer(help="API keys.", no_args_is_help=True)
     key.command("new")(key_new)
     root.add_typer(key, name="key")
