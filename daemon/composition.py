@@ -71,7 +71,7 @@ def assemble(configuration: Configuration, reading: Reading, version: str, on_ch
         version=version,
         streams=streams,
         questions=questions,
-        view=supervisors[0].view,
+        views=[each.view for each in supervisors],
         stall_limit=settings.supervisor.step_stall_seconds,
         clock=time.monotonic,
     )

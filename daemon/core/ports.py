@@ -114,6 +114,16 @@ class Status:
     cached_tokens: int
     generated_tokens: int
     prefix: PrefixFigures = field(default_factory=PrefixFigures)
+    shut: str = ""
+    """Why a person's wish keeps new requests out, in words; empty where it does not."""
+    interruptions: int = 0
+    """Times a request lost its engine to a death and had to go on with another."""
+    suspensions: int = 0
+    """Times a request was set aside for others."""
+    reprefilled_tokens: int = 0
+    """Tokens prefilled a second time after either."""
+    convictions: int = 0
+    """Requests refused for having killed an engine while alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 """Health and status: implements `ports.Watching`. Every answer is computed from evidence when asked; nothing is latched."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from daemon.core import supervision
 from daemon.core.ports import EngineStatus, Health, Status
-from daemon.core.supervision_values import Backoff, Draining, Failed, Mode, Ready, Starting, Stopped, Stopping
+from daemon.core.supervision_values import Mode, Ready, Starting
 from daemon.host.questions import NoEngine, Questions
 from daemon.host.streams import StreamRegistry
 from daemon.host.supervisor import View, name_of
@@ -21,10 +21,9 @@ FRESH_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What readiness is decided from. Times in seconds."""
+    """What the readiness of one engine is decided from. Times in seconds."""
 
     mode: Mode
-    accepting: bool
     view_age: float
     silence: float | None
     """How long nothing has moved although work is outstanding; None where nothing is outstanding or the engine is not ready."""
@@ -32,22 +31,34 @@ class Evidence:
 
 
 def judge(evidence: Evidence) -> Health:
-    """Whether requests are accepted and the engine makes progress."""
+    """Whether an engine makes progress with requests."""
     if evidence.view_age > FRESH_SECONDS:
         return Health(ok=False, reason=f"the supervisor has not looked at the engine for {evidence.view_age:.0f} s")
-    match evidence.mode:
-        case Ready():
-            if not evidence.accepting:
-                return Health(ok=False, reason="the daemon is shutting down")
-            if evidence.silence is not None and evidence.silence > evidence.stall_limit / 2:
-                return Health(ok=False, reason=f"no progress for {evidence.silence:.0f} s with requests running")
-            return Health(ok=True, reason="requests are served")
-        case Stopped() | Starting() | Draining() | Stopping() | Backoff() | Failed():
-            return Health(ok=False, reason=supervision.describe(evidence.mode))
+    if not isinstance(evidence.mode, Ready):
+        return Health(ok=False, reason=supervision.describe(evidence.mode))
+    if evidence.silence is not None and evidence.silence > evidence.stall_limit / 2:
+        return Health(ok=False, reason=f"no progress for {evidence.silence:.0f} s with requests running")
+    return Health(ok=True, reason="requests are served")
+
+
+def judge_all(engines: Sequence[Evidence], shut: str | None) -> Health:
+    """Whether requests are accepted and some engine makes progress. `shut` says why people's wish keeps requests out."""
+    if shut is not None:
+        return Health(ok=False, reason=shut)
+    return _any([judge(evidence) for evidence in engines])
+
+
+def _any(answers: Sequence[Health]) -> Health:
+    """Good if one is; the reasons of those that are not, else of the first."""
+    ok = any(answer.ok for answer in answers)
+    if len(answers) == 1 or all(answer.ok for answer in answers):
+        return answers[0]
+    bad = [f"engine {number}: {answer.reason}" for number, answer in enumerate(answers) if not answer.ok]
+    return Health(ok=ok, reason="; ".join(["requests are served", *bad] if ok else bad))
 
 
 class Watch:
-    """Looks at the supervisor and the registry. `version`, `model` are for status."""
+    """Looks at the registry and at one supervisor an engine: `views` tells what each knows. `version` is for status."""
 
     def __init__(
         self,
@@ -55,26 +66,28 @@ class Watch:
         version: str,
         streams: StreamRegistry,
         questions: Questions,
-        view: Callable[[], View],
+        views: Sequence[Callable[[], View]],
         stall_limit: float,
         clock: Callable[[], float],
     ) -> None:
         self._version = version
         self._streams = streams
         self._questions = questions
-        self._view = view
+        self._views = tuple(views)
         self._stall_limit = stall_limit
         self._clock = clock
         self._began = clock()
-        self._probe: asyncio.Task[str] | None = None
+        self._probes: dict[int, asyncio.Task[Health]] = {}
 
     def ready(self) -> Health:
         """See ports.Watching."""
-        return judge(self._evidence())
+        evidence = [self._evidence(engine, view()) for engine, view in enumerate(self._views)]
+        return judge_all(evidence, self._streams.shut)
 
     def supervised(self) -> bool:
-        """Whether the supervisor's view is fresh: what the watchdog of systemd hangs on."""
-        return self._clock() - self._view().t <= FRESH_SECONDS
+        """Whether the supervisors' views are fresh: what the watchdog of systemd hangs on."""
+        now = self._clock()
+        return all(now - view().t <= FRESH_SECONDS for view in self._views)
 
     async def deep(self) -> Health:
         """See ports.Watching."""
@@ -84,33 +97,34 @@ class Watch:
         last = self._streams.last_token
         if last is not None and self._clock() - last <= PROOF_SECONDS:
             return Health(ok=True, reason="a token was generated a moment ago")
-        if self._streams.outstanding(0):
+        if self._streams.running:
             return Health(ok=True, reason="requests are running and the engine makes progress")
-        return await self._probed()
+        ready = [engine for engine, view in enumerate(self._views) if isinstance(view().mode, Ready)]
+        return _any(await asyncio.gather(*(self._probed(engine) for engine in ready)))
 
-    async def _probed(self) -> Health:
-        """Ask the engine for a token, once for all who want to know."""
-        if self._probe is None or self._probe.done():
-            self._probe = asyncio.create_task(self._ask(), name="health probe")
-        detail = await asyncio.shield(self._probe)
-        return Health(ok=not detail, reason=detail or "the engine generated a token when asked")
+    async def _probed(self, engine: int) -> Health:
+        """Ask an engine for a token, once for all who want to know."""
+        probe = self._probes.get(engine)
+        if probe is None or probe.done():
+            probe = self._probes[engine] = asyncio.create_task(self._ask(engine), name=f"health probe of engine {engine}")
+        return await asyncio.shield(probe)
 
-    async def _ask(self) -> str:
+    async def _ask(self, engine: int) -> Health:
         try:
             async with asyncio.timeout(PROBE_SECONDS):
-                return await self._questions.probe()
+                detail = await self._questions.probe(engine)
         except TimeoutError:
-            return f"the engine did not answer a probe within {PROBE_SECONDS:.0f} s"
+            detail = f"the engine did not answer a probe within {PROBE_SECONDS:.0f} s"
         except NoEngine:
-            return "the engine went away while it was asked for a token"
+            detail = "the engine went away while it was asked for a token"
+        return Health(ok=not detail, reason=detail or "the engine generated a token when asked")
 
-    def _evidence(self) -> Evidence:
+    def _evidence(self, engine: int, view: View) -> Evidence:
         now = self._clock()
-        view = self._view()
         silence = None
-        if isinstance(view.mode, Ready) and self._streams.outstanding(0):
+        if isinstance(view.mode, Ready) and self._streams.outstanding(engine):
             silence = now - view.mode.advanced
-        return Evidence(view.mode, self._streams.accepting, now - view.t, silence, self._stall_limit)
+        return Evidence(view.mode, now - view.t, silence, self._stall_limit)
 
     def status(self) -> Status:
         """See ports.Watching."""
@@ -123,7 +137,7 @@ class Watch:
             ready=self.ready().ok,
             model=card.name,
             context=card.context,
-            engines=(self._engine(self._view()),),
+            engines=tuple(self._engine(engine, view()) for engine, view in enumerate(self._views)),
             running=streams.running,
             queued=streams.queued,
             requests=totals.requests,
@@ -131,16 +145,21 @@ class Watch:
             cached_tokens=totals.cached_tokens,
             generated_tokens=totals.generated_tokens,
             prefix=streams.prefixes.figures,
+            shut=streams.shut or "",
+            interruptions=totals.interruptions,
+            suspensions=totals.suspensions,
+            reprefilled_tokens=totals.reprefilled_tokens,
+            convictions=totals.convictions,
         )
 
-    def _engine(self, view: View) -> EngineStatus:
+    def _engine(self, engine: int, view: View) -> EngineStatus:
         mode, hello = view.mode, view.hello
         return EngineStatus(
             state=name_of(mode),
             detail=supervision.describe(mode),
             pid=view.pid,
             backend="" if hello is None else hello.backend,
-            pool=self._streams.pool(0) if isinstance(mode, Ready | Draining) else None,
+            pool=self._streams.pool(engine),
             page=0 if hello is None else hello.limits.page,
             restarts=view.restarts,
             uptime=self._clock() - mode.since if isinstance(mode, Starting | Ready) else 0.0,

@@ -20,20 +20,20 @@ from daemon.core.supervision_values import (
 )
 from daemon.core.wire import Probe, Probed
 from daemon.host.crew import Crew
-from daemon.host.health import Evidence, Watch, judge
+from daemon.host.health import Evidence, Watch, judge, judge_all
 from daemon.host.questions import Questions
 from daemon.host.supervisor import View
-from tests.host.desk import Desk, hello, request, tokens
+from tests.host.desk import Desk, Engine, hello, request, tokens
 from tests.process.house import until
 
-GOOD = Evidence(Ready(1, 0, 0, 0), accepting=True, view_age=0.3, silence=None, stall_limit=60)
+GOOD = Evidence(Ready(1, 0, 0, 0), view_age=0.3, silence=None, stall_limit=60)
+LOADING = replace(GOOD, mode=Starting(1, 0, 0, 0))
 
 
 @pytest.mark.parametrize(
     "evidence",
     [
         replace(GOOD, view_age=6),
-        replace(GOOD, accepting=False),
         replace(GOOD, silence=31),
         replace(GOOD, mode=Stopped()),
         replace(GOOD, mode=Starting(1, 0, 0, 0)),
@@ -54,6 +54,20 @@ def test_serving_engine_is_ready(evidence: Evidence) -> None:
     assert judge(evidence).ok
 
 
+def test_one_engine_that_serves_is_enough_and_the_others_are_named() -> None:
+    health = judge_all([LOADING, GOOD], None)
+    assert health.ok
+    assert "engine 0" in health.reason
+    assert not judge_all([LOADING, replace(GOOD, silence=31)], None).ok
+    assert judge_all([GOOD, GOOD], None) == judge(GOOD)
+
+
+def test_intake_that_people_shut_is_not_ready_and_says_why() -> None:
+    health = judge_all([GOOD], "no new requests are taken: an upgrade")
+    assert not health.ok
+    assert "an upgrade" in health.reason
+
+
 class _Observatory:
     """A watch over a desk whose supervisor says what the test wants."""
 
@@ -66,7 +80,7 @@ class _Observatory:
             version="1",
             streams=self.desk.streams,
             questions=self.questions,
-            view=self.view,
+            views=[self.view],
             stall_limit=60,
             clock=lambda: self.desk.now,
         )
@@ -92,6 +106,48 @@ async def test_status_tells_loading_then_the_pool() -> None:
     assert (engine.state, engine.pid, engine.page, engine.restarts, engine.loading) == ("ready", 77, 256, 2, None)
     assert engine.pool is not None
     assert engine.pool.pages == 16
+
+
+async def test_paused_intake_is_seen_in_ready_and_status() -> None:
+    watched = _Observatory()
+    watched.engine_up()
+    watched.desk.streams.pause_intake("an upgrade at noon")
+    assert "an upgrade at noon" in watched.watch.ready().reason
+    status = watched.watch.status()
+    assert not status.ready
+    assert "an upgrade at noon" in status.shut
+    watched.desk.streams.resume_intake()
+    assert watched.watch.ready().ok
+    assert watched.watch.status().shut == ""
+
+
+async def test_each_idle_engine_is_probed_and_one_token_is_enough() -> None:
+    desk = Desk(engines=2)
+    questions = Questions()
+    crew = Crew(desk.streams, questions)
+    engines = [desk.engine, Engine()]
+    for number, engine in enumerate(engines):
+        crew.engine_up(number, engine, hello())
+    view = View(desk.now, Ready(1, 0, 0, 0), restarts=0, pid=7, hello=hello(), progress=None, since=0)
+    watch = Watch(
+        version="1",
+        streams=desk.streams,
+        questions=questions,
+        views=[lambda: view, lambda: view],
+        stall_limit=60,
+        clock=lambda: desk.now,
+    )
+    asking = asyncio.create_task(watch.deep())
+    await until(lambda: all(engine.commands for engine in engines), "two probes")
+    crew.engine_down(0, "it died")
+    assert (questions.outstanding(0), questions.outstanding(1)) == (False, True)
+    probe = engines[1].commands[-1]
+    assert isinstance(probe, Probe)
+    questions.answer([Probed(probe.id)])
+    health = await asking
+    assert health.ok
+    assert "engine 0" in health.reason
+    assert [status.pool is None for status in watch.status().engines] == [True, False]
 
 
 async def test_fresh_token_is_proof_enough() -> None:
@@ -151,7 +207,7 @@ def test_view_that_grows_old_starves_the_watchdog() -> None:
         version="1",
         streams=watched.desk.streams,
         questions=watched.questions,
-        view=lambda: old,
+        views=[lambda: old],
         stall_limit=60,
         clock=lambda: watched.desk.now,
     )
