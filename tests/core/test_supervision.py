@@ -48,7 +48,6 @@ from daemon.core.supervision_values import (
     Stuck,
     Terminate,
     ThenRestart,
-    ThenStop,
     Ticked,
 )
 from daemon.core.wire import FatalClass, Phase
