@@ -101,7 +101,8 @@ def find_people(config: Path | None, state_dir: Path | None) -> PeopleFile:
     """The file of the daemon that is meant.
 
     1. That of a named state directory. 2. That of the one that config.yaml names. 3. That of a daemon that runs. 4. Where
-    config.yaml is the service's, the service's. 5. The first that is there. 6. That of the state directory that exl3d would use here.
+    config.yaml is the service's, the service's. 5. The first that is there. 6. That of the state directory
+    that exl3d would use here.
     """
     if state_dir is not None:
         return PeopleFile(state_dir.expanduser().absolute())

@@ -12,7 +12,11 @@ from rich.table import Table
 
 from daemon.core.people import LOCAL, Person, StoredPerson, merge
 from daemon.core.quota import FILE_NAME, SINCE, day_of
-from daemon.core.settings import Settings
+from daemon.core.settings import Role, Settings
+
+KEY_PREFIX = "exl3d-"
+"""How keys of our own making begin; the tag follows."""
+_THOUSAND = 1000
 
 
 class PersonRow(msgspec.Struct, frozen=True):
@@ -37,7 +41,7 @@ def rows_of(settings: Settings, stored: Sequence[StoredPerson], state: Path) -> 
         PersonRow(
             name=name,
             sources=[word for word, names in (("config", configured), ("state", kept)) if name in names],
-            keys=[f"exl3d-{key.hash.salt[:4].hex()}" for key in people.keys if key.owner == name],
+            keys=[f"{KEY_PREFIX}{key.hash.salt[:4].hex()}" for key in people.keys if key.owner == name],
             limits=people.of(name),
             tokens_today=today.get(name, 0),
         )
@@ -59,29 +63,44 @@ def _today(state: Path) -> Mapping[str, int]:
 
 
 def people_table(rows: Sequence[PersonRow]) -> Table:
-    """For a terminal."""
+    """For a terminal of 80 columns."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("name", style="bold")
-    table.add_column("keys")
-    for title in ("weight", "guaranteed", "context", "at once", "queued", "tokens today"):
+    table.add_column("keys", no_wrap=True)
+    for title in ("weight", "guaranteed", "longest", "at once", "today"):
         table.add_column(title, justify="right")
     table.add_column("from", style="dim")
     for row in rows:
         limits = row.limits
-        quota = "" if limits.tokens_per_day is None else f" of {limits.tokens_per_day:,}"
+        quota = "" if limits.tokens_per_day is None else f" of {_short(limits.tokens_per_day)}"
         table.add_row(
-            row.name if limits.role.value == "user" else f"{row.name} ({limits.role.value})",
-            "\n".join(row.keys) or "none",
+            row.name if limits.role is Role.USER else f"{row.name}, {limits.role.value}",
+            "\n".join(key.removeprefix(KEY_PREFIX) for key in row.keys) or "none",
             f"{limits.weight:g}",
-            _count(limits.guaranteed_context or None),
+            f"{limits.guaranteed_context:,}",
             _count(limits.max_context),
-            _count(limits.max_concurrent),
-            _count(limits.max_queued),
-            f"{row.tokens_today:,}{quota}",
-            " + ".join(row.sources),
+            _requests(limits),
+            f"{_short(row.tokens_today)}{quota}",
+            row.sources[0] if len(row.sources) == 1 else "both",
         )
     return table
 
 
+def _requests(limits: Person) -> str:
+    """Requests that may run and that may wait."""
+    if limits.max_concurrent is None and limits.max_queued is None:
+        return "any"
+    return f"{_count(limits.max_concurrent)}+{_count(limits.max_queued)}"
+
+
 def _count(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
+    return "any" if value is None else f"{value:,}"
+
+
+def _short(tokens: int) -> str:
+    """A number of tokens in little room: 950, 12.3k, 1.5M."""
+    if tokens < _THOUSAND:
+        return str(tokens)
+    if tokens < _THOUSAND**2:
+        return f"{tokens / _THOUSAND:.3g}k"
+    return f"{tokens / _THOUSAND**2:.4g}M"

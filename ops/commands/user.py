@@ -76,9 +76,8 @@ def user_add(
     made = _new_key()
     with file.changing() as people:
         if find(people, name) is not None:
-            raise UserFailed(
-                f"{name} is there already: `exl3ctl user limit` changes limits, `exl3ctl user rotate` makes a new key"
-            )
+            raise UserFailed(f"{name} is there already: `exl3ctl user limit` changes limits, `user rotate` makes a new key")
+        before = tuple(people)
         people[:] = with_person(people, StoredPerson(limits, (made.hash,)))
     _tell_daemon(file, before)
     _warn_of_config(name, config_file.load(config).settings)
@@ -243,9 +242,7 @@ def _checked(fields: dict[str, object]) -> PersonSettings:
 
 def _unknown(name: str, people: Sequence[StoredPerson]) -> UserFailed:
     known = ", ".join(person.limits.name for person in people) or "nobody"
-    return UserFailed(
-        f"there is no {name} here (there is: {known}). `exl3ctl user add` adds people; config.yaml is yours to edit"
-    )
+    return UserFailed(f"there is no {name} in the state directory (there is: {known}); `exl3ctl user add` adds people")
 
 
 def _tell_daemon(file: PeopleFile, before: Sequence[StoredPerson]) -> None:
