@@ -14,7 +14,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import TypeAlias
 
-from daemon.core.faults_cuda import judge_message, judge_program_line, judge_traceback
+from daemon.core.faults_cuda import cuda_error, judge_message, judge_program_line, judge_traceback
 from daemon.core.faults_host import judge_nvml, judge_nvml_text, judge_smi, judge_systemd, judge_windows
 from daemon.core.faults_kernel import judge_kernel
 from daemon.core.faults_log import LogLine, Origin, Severity, journal_line, kernel_line
@@ -128,6 +128,11 @@ def _judge_probe(probe: Probed, ours: Ours) -> Verdict:
         case ProbeOutcome.NO_DEVICE:
             return Verdict(beyond_processes, Label.NO_DEVICE, seen)
         case ProbeOutcome.FAILED | ProbeOutcome.TIMED_OUT:
+            error = None if probe.code is None else cuda_error(probe.code)
+            if error is not None and error.label is Label.CUDA_DEVICES_UNAVAILABLE:  # held by another process alone
+                return Verdict(Remedy.NONE, Label.BENIGN_NOISE, seen)
+            if error is not None and error.remedy > Remedy.ENGINE_REBUILD:  # CUDA itself names the cause
+                return Verdict(error.remedy, error.label, seen)
             return Verdict(beyond_processes, Label.PROBE_FAILED, seen)
         case ProbeOutcome.UNKILLABLE:
             remedy = Remedy.WSL_SHUTDOWN if ours.platform is Platform.WSL else Remedy.HOST_REBOOT
