@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from daemon.core.framing import command_reader, frame
@@ -36,6 +36,7 @@ from daemon.core.wire import (
     Finished,
     FinishReason,
     Hello,
+    Keep,
     Limits,
     Loading,
     Phase,
@@ -84,13 +85,15 @@ class _Job:
 
 @dataclass
 class _Faults:
-    crash_after: int | None
-    hang_after: int | None
-    exit_at_load: int | None
-    fatal: str | None
-    ignore_term: bool
-    slow_load: float
-    hang_loading: bool
+    crash_after: int | None = None
+    hang_after: int | None = None
+    exit_at_load: int | None = None
+    fatal: str | None = None
+    ignore_term: bool = False
+    slow_load: float = 0.0
+    hang_loading: bool = False
+    most_chunk: int | None = None
+    crash_signal: int = signal.SIGKILL
 
 
 @dataclass
@@ -112,6 +115,13 @@ class _Engine:
     def mark(self, phase: Phase) -> None:
         in_flight = tuple(self.jobs)
         self.page.write(Progress(self.steps, time.monotonic(), phase, None, self.prompted, self.generated, in_flight))
+
+    def fit(self, configure: Configure) -> None:
+        """An engine that is told to take chunks too large for its device finds no memory."""
+        most, asked = self.faults.most_chunk, configure.engine.chunk_tokens
+        if most is not None and asked > most:
+            self.send(Fatal(FatalClass.MEMORY, f"no memory for chunks of {asked} tokens"))
+            sys.exit(71)
 
     def load(self) -> None:
         self.mark(Phase.LOADING)
@@ -136,6 +146,7 @@ class _Engine:
     def obey(self, command: Command) -> None:
         match command:
             case Configure():
+                self.fit(command)
                 self.load()
             case Submit():
                 sequence = [token for span in command.spans if isinstance(span, TokenSpan) for token in span.ids]
@@ -151,7 +162,7 @@ class _Engine:
                 self.answer(command)
             case Drain():
                 self.draining = True
-            case Steer():
+            case Steer() | Keep():
                 pass
 
     def answer(self, question: Probe | Quote | Stats) -> None:
@@ -178,7 +189,7 @@ class _Engine:
         self.mark(Phase.DECODE if self.jobs else Phase.IDLE)
         faults = self.faults
         if faults.crash_after is not None and self.generated >= faults.crash_after:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), faults.crash_signal)
         if faults.hang_after is not None and self.generated >= faults.hang_after:
             hang()
 
@@ -231,6 +242,8 @@ def main() -> None:
     parser.add_argument("--link", type=int, required=True)
     parser.add_argument("--progress", type=int, required=True)
     parser.add_argument("--crash-after", type=int, help="kill itself after so many tokens")
+    parser.add_argument("--crash-signal", type=int, default=signal.SIGKILL, help="the signal with which it kills itself")
+    parser.add_argument("--most-chunk", type=int, help="report Fatal of class memory when told larger chunks")
     parser.add_argument("--hang", type=int, dest="hang_after", help="hang after so many tokens")
     parser.add_argument("--hang-loading", action="store_true")
     parser.add_argument("--ignore-term", action="store_true")
@@ -245,11 +258,11 @@ def main() -> None:
     parser.add_argument("--high", type=int, default=127)
     parser.add_argument("--protocol", type=int, default=PROTOCOL)
     options = parser.parse_args()
-    names = ("crash_after", "hang_after", "exit_at_load", "fatal", "ignore_term", "slow_load", "hang_loading")
+    names = tuple(field.name for field in fields(_Faults))
     faults = _Faults(**{name: getattr(options, name) for name in names})
     if options.once is not None:
         if options.once.exists():
-            faults = _Faults(None, None, None, None, ignore_term=False, slow_load=0.0, hang_loading=False)
+            faults = _Faults()
         options.once.touch()
     if faults.ignore_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from daemon.core.incidents import IncidentClosed, IncidentGrew, IncidentOpened, Incidents
 from daemon.core.supervision_values import OpenIncident
@@ -26,18 +26,11 @@ class Cost:
 
 
 class Scribe:
-    """One incident is open at a time. `cost` is asked for when it ends."""
+    """One incident is open at a time."""
 
-    def __init__(
-        self,
-        engine: int,
-        incidents: Incidents | None,
-        cost: Callable[[], Awaitable[Cost]],
-        wall: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, engine: int, incidents: Incidents | None, wall: Callable[[], float] = time.time) -> None:
         self._engine = engine
         self._incidents = incidents
-        self._cost = cost
         self._wall = wall
         self._number: asyncio.Task[int] | None = None
         self._pending: set[asyncio.Task[None]] = set()
@@ -68,11 +61,11 @@ class Scribe:
         if self._incidents is not None and self._number is not None:
             self._later(self._grow(self._incidents, self._number, seen))
 
-    def close(self, outcome: str) -> None:
-        """The open incident is over; its cost may be known only later."""
+    def close(self, outcome: str, cost: Callable[[], Awaitable[Cost]] | None) -> None:
+        """The open incident is over; what it cost may be known only later."""
         number, self._number = self._number, None
         if self._incidents is not None and number is not None:
-            self._later(self._close(self._incidents, number, outcome, self._wall()))
+            self._later(self._close(self._incidents, number, IncidentClosed(self._wall(), outcome), cost))
 
     async def finish(self) -> None:
         """Wait until everything is written, or the disk takes too long."""
@@ -82,9 +75,15 @@ class Scribe:
     async def _grow(self, incidents: Incidents, number: asyncio.Task[int], seen: str) -> None:
         await incidents.grew(await number, IncidentGrew(seen=(seen,)))
 
-    async def _close(self, incidents: Incidents, number: asyncio.Task[int], outcome: str, t_wall: float) -> None:
-        cost = await self._cost()
-        await incidents.closed(await number, IncidentClosed(t_wall, outcome, cost.waited, cost.reprefilled))
+    async def _close(
+        self,
+        incidents: Incidents,
+        number: asyncio.Task[int],
+        end: IncidentClosed,
+        cost: Callable[[], Awaitable[Cost]] | None,
+    ) -> None:
+        paid = Cost() if cost is None else await cost()
+        await incidents.closed(await number, replace(end, waited=paid.waited, reprefilled=paid.reprefilled))
 
     def _later(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work, name="incident")

@@ -55,6 +55,7 @@ from daemon.core.supervision_values import (
 )
 from daemon.core.wire import PROTOCOL, Configure, Drain, Fatal, Hello, Loading, Report, Step
 from daemon.host.engine_process import EngineProcess, process_state
+from daemon.host.recovery import RecoveryFigures
 from daemon.host.scribe import Cost, Scribe
 from daemon.host.vacancy import Vacancy
 from daemon.host.witness import Unwatched, Witness
@@ -66,6 +67,9 @@ LOOK_SECONDS = 0.5
 """Between two looks at the progress page."""
 MEMORY_LOOK_SECONDS = 0.1
 """Between two looks at the memory of a dead engine."""
+COST_SECONDS = 120.0
+"""How long after an incident those who were interrupted are followed, for its record."""
+COST_LOOK_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ class Supervisor:
     """Supervises the engines of place `engine`, started by `argv`, each told `configure` first. `on_change` hears of each mode.
 
     Without `vacancy` nobody can tell how much GPU memory is used, and no engine waits for it. Without `incidents` nothing is
-    written down.
+    written down; `recovery` tells what the last death of an engine cost its requests.
     """
 
     def __init__(
@@ -105,6 +109,7 @@ class Supervisor:
         incidents: Incidents | None = None,
         vacancy: Vacancy | None = None,
         witness: Witness | None = None,
+        recovery: Callable[[int], RecoveryFigures] | None = None,
         clock: Callable[[], float] = time.monotonic,
         luck: Callable[[], float] = random.random,
     ) -> None:
@@ -121,7 +126,10 @@ class Supervisor:
         self._on_change = on_change
         self._vacancy = vacancy
         self._witness: Witness = witness or Unwatched()
-        self._scribe = Scribe(engine, incidents, self._cost)
+        self._recovery = recovery
+        self._interrupted = False
+        """Whether requests wait for the engine that serves next."""
+        self._scribe = Scribe(engine, incidents)
         self._clock = clock
         self._luck = luck
         self._machine = Machine()
@@ -229,8 +237,9 @@ class Supervisor:
                 _log.info("engine: %s", seen)
                 self._scribe.grow(seen)
             case CloseIncident(outcome):
-                self._scribe.close(outcome)
+                self._close_incident(outcome)
             case Spawn():
+                self._compare_memory(before)
                 await self._spawn(effect)
             case Ask() | Terminate() | Kill() | Serve() | Stuck():
                 if self._process is not None:
@@ -246,6 +255,12 @@ class Supervisor:
             phase = before.mark.phase.value
             self._witness.hung(self._engine, before.boot, phase, self._clock() - before.advanced)
         await self._scribe.open(incident, _facts(self._progress if self._process is None else self._process.progress()))
+
+    def _close_incident(self, outcome: str) -> None:
+        _log.info("engine: incident over: %s", outcome)
+        served = isinstance(self._machine.mode, Ready)
+        self._scribe.close(outcome, self._cost if served and self._interrupted else None)
+        self._interrupted = self._interrupted and not served
 
     def _push(self, effect: Ask | Terminate | Kill | Serve | Stuck, process: EngineProcess) -> None:
         match effect:
@@ -269,6 +284,7 @@ class Supervisor:
         """Let those who have requests know."""
         match effect:
             case Interrupt(why):
+                self._interrupted = True
                 self._workforce.engine_down(self._engine, why)
             case Fell(_, why, accused):
                 page = self._last_page
@@ -282,13 +298,22 @@ class Supervisor:
         words = "" if self._process is None else self._process.last_words()
         return f"\n{words}" if words else ""
 
+    def _compare_memory(self, before: Mode) -> None:
+        """Before an engine comes: what is used without it is the measure, unless the last one's memory is still missing."""
+        if self._vacancy is None:
+            return
+        if self._vacancy.vacated(self._gone_at):
+            self._vacancy.remember()
+        elif supervision.awaits_memory(before):
+            words = self._vacancy.words()
+            _log.warning("GPU memory did not come back: %s", words)
+            self._scribe.grow(words)
+
     async def _spawn(self, effect: Spawn) -> None:
         boot = effect.boot
         self._hello = self._progress = None
         self._stopped.clear()
         self._workforce.engine_coming(self._engine)
-        if self._vacancy is not None:
-            self._vacancy.remember()
         try:
             self._process = await EngineProcess.start(
                 self._argv,
@@ -312,8 +337,17 @@ class Supervisor:
         self.post(Exited(self._gone_at, boot, code, self._luck()))
 
     async def _cost(self) -> Cost:
-        """What the incident that ends now cost people."""
-        return Cost()
+        """What the incident that ends now cost people: known when the last of them got a token, or new trouble came."""
+        if self._recovery is None:
+            return Cost()
+        latest = self._clock() + COST_SECONDS
+        figures = self._recovery(self._engine)
+        while figures.waiting and self._clock() < latest:
+            await asyncio.sleep(COST_LOOK_SECONDS)
+            if not isinstance(self._machine.mode, Ready):
+                break  # the figures may be those of the next death already
+            figures = self._recovery(self._engine)
+        return Cost(figures.waited, figures.reprefilled)
 
     def _hear(self, boot: int, reports: list[Report]) -> None:
         mode = self._machine.mode

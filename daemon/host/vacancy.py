@@ -41,7 +41,8 @@ class Vacancy:
     def remember(self) -> None:
         """No engine is there, and one is about to be: this is what is used without it."""
         reading = self._gauge.used_mib()
-        self._baseline = {} if reading is None else self._ours(reading)
+        if reading is not None:
+            self._baseline = self._ours(reading)
 
     def vacated(self, since: float) -> bool:
         """Whether a reading made after `since` shows no more than before; without a baseline there is nothing to wait for."""
