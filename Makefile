@@ -15,10 +15,11 @@ PYTEST_ARGS ?=
 # Files of tests run at a time.
 WORKERS ?= 2
 BENCH_ARGS ?=
+MINUTES ?= 10
 SERVE_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-gpu lint format bench demo clean
+.PHONY: help install serve test test-gpu lint format bench soak demo clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,8 +53,11 @@ format: $(TEST_STAMP) ## format the code and write generated files anew
 	$(BIN)/ruff check --fix
 	$(BIN)/exl3ctl config example > config.yaml
 
-bench: $(TEST_STAMP) ## measure: make bench NAME=overhead | health | prefix
+bench: $(TEST_STAMP) ## measure: make bench NAME=overhead | health | prefix | recovery
 	@$(BIN)/python -m ops.bench "$(NAME)" $(BENCH_ARGS)
+
+soak: $(TEST_STAMP) ## clients of all kinds and dying engines for a while: make soak MINUTES=10
+	@$(BIN)/python -m ops.bench soak --minutes "$(MINUTES)" $(BENCH_ARGS)
 
 demo: $(SERVE_STAMP) ## make the demo model ready
 	$(BIN)/exl3ctl model demo

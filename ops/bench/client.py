@@ -96,7 +96,7 @@ def body(target: Target, load: Load, number: int) -> bytes:
 
 async def first_model(base_url: str, key: str | None) -> str:
     """The model that a server names first. Raises BenchFailed."""
-    async with _session(key) as session:
+    async with session_for(key) as session:
         try:
             async with session.get(f"{base_url}/models") as answer:
                 content = await answer.read()
@@ -117,13 +117,14 @@ async def run(target: Target, load: Load) -> list[Sample]:
         for number in numbers:
             samples[number] = await _ask(session, target, body(target, load, number))
 
-    async with _session(target.key) as session, asyncio.TaskGroup() as workers:
+    async with session_for(target.key) as session, asyncio.TaskGroup() as workers:
         for _ in range(load.streams):
             workers.create_task(work(session))
     return [samples[number] for number in sorted(samples)]
 
 
-def _session(key: str | None) -> aiohttp.ClientSession:
+def session_for(key: str | None) -> aiohttp.ClientSession:
+    """A session that sends `key` and waits long. Close it."""
     headers = {"Content-Type": "application/json"}
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"
@@ -192,7 +193,7 @@ async def _ask(session: aiohttp.ClientSession, target: Target, data: bytes) -> S
                 text = (await answer.read()).decode(errors="replace")
                 seen.problem = f"HTTP {answer.status}: {text[:200]}"
                 return seen.sample()
-            async for now, event in _events(answer.content):
+            async for now, event in events(answer.content):
                 if event == _DONE:
                     complete = True
                 else:
@@ -204,7 +205,7 @@ async def _ask(session: aiohttp.ClientSession, target: Target, data: bytes) -> S
     return seen.sample()
 
 
-async def _events(content: aiohttp.StreamReader) -> AsyncIterator[tuple[float, bytes]]:
+async def events(content: aiohttp.StreamReader) -> AsyncIterator[tuple[float, bytes]]:
     """The data of each event, with the time at which its last byte came."""
     rest = b""
     async for block in content.iter_any():

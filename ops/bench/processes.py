@@ -8,14 +8,15 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
 import msgspec
 
 from daemon.core.bare_run import BareReady, BareResult, BareRun
+from daemon.core.settings import BackendKind, LogFormat, LogSettings, Settings
 from ops.admin_socket import fetch_status, socket_path
 from ops.errors import BenchFailed, OpsError
 
@@ -23,6 +24,8 @@ _START = 300.0
 """Seconds a process may take until it is ready."""
 _STOP = 15.0
 _POLL = 0.05
+_LINE = 600
+"""Characters of a log line that are shown."""
 _OK = 200
 
 
@@ -35,6 +38,11 @@ class Setup:
     cache_tokens: int
     max_batch: int
     threads: int = 1
+    base: Settings = field(default_factory=Settings)
+    """What else the daemon is configured with. Model, address, state directory, log and the fields above go over it."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Variables for the daemon, over ours."""
+    log_level: str = "warning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +56,11 @@ class RunningDaemon:
     front: int
     """Process id of the front."""
     engine: int
-    """Process id of the engine."""
+    """Process id of the engine when the daemon became ready."""
+    state: Path
+    """Its state directory."""
+    log: Path
+    """What it writes to stderr: a JSON document a line."""
 
 
 @contextlib.asynccontextmanager
@@ -59,29 +71,26 @@ async def daemon(setup: Setup) -> AsyncGenerator[RunningDaemon]:
     with tempfile.TemporaryDirectory(prefix="exl3d-bench-") as folder:
         state, log = Path(folder, "state"), Path(folder, "log")
         file = _write_config(Path(folder, "config.yaml"), setup, port, state)
-        async with _child(["-m", "daemon", "--config", str(file)], log) as process:
+        async with _child(["-m", "daemon", "--config", str(file)], log, setup.environment) as process:
             await _until_ready(process, f"{url}/health", log)
             status = fetch_status(socket_path(state))
             engine = next((engine.pid for engine in status.engines if engine.pid is not None), None)
             if engine is None:
                 raise BenchFailed("the daemon is ready but names no engine process")
-            yield RunningDaemon(f"{url}/v1", f"{url}/health", status.model, process.pid, engine)
+            yield RunningDaemon(f"{url}/v1", f"{url}/health", status.model, process.pid, engine, state, log)
 
 
 def _write_config(file: Path, setup: Setup, port: int, state: Path) -> Path:
     """A configuration of its own keeps whatever lies in the working directory out. JSON is YAML."""
-    config = {
-        "model": str(setup.model),
-        "port": port,
-        "state_dir": str(state),
-        "engine": {
-            "backend": setup.backend,
-            "cache_tokens": setup.cache_tokens,
-            "max_batch": setup.max_batch,
-            "threads": setup.threads,
-        },
-        "log": {"level": "warning"},
-    }
+    engine = msgspec.structs.replace(
+        setup.base.engine,
+        backend=BackendKind(setup.backend),
+        cache_tokens=setup.cache_tokens,
+        max_batch=setup.max_batch,
+        threads=setup.threads,
+    )
+    log = LogSettings(level=setup.log_level, format=LogFormat.JSON)
+    config = msgspec.structs.replace(setup.base, model=str(setup.model), port=port, state_dir=str(state), engine=engine, log=log)
     file.write_bytes(msgspec.json.encode(config))
     return file
 
@@ -110,7 +119,7 @@ class Bare:
         """The next line it says. Raises BenchFailed where it says nothing more."""
         line = await self._process.stdout.readline() if self._process.stdout is not None else b""
         if not line:
-            raise BenchFailed(f"the bare generator ended: {_tail(self._log)}")
+            raise BenchFailed(f"the bare generator ended: {end_of(self._log)}")
         return line
 
 
@@ -137,8 +146,10 @@ def cpu_seconds(process: int) -> float:
 
 
 @contextlib.asynccontextmanager
-async def _child(arguments: Sequence[str], log: Path) -> AsyncGenerator[asyncio.subprocess.Process]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+async def _child(
+    arguments: Sequence[str], log: Path, more: Mapping[str, str] | None = None
+) -> AsyncGenerator[asyncio.subprocess.Process]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **(more or {})}
     with log.open("wb") as words:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -165,13 +176,13 @@ async def _until_ready(process: asyncio.subprocess.Process, url: str, log: Path)
     async with aiohttp.ClientSession() as session:
         while time.monotonic() < deadline:
             if process.returncode is not None:
-                raise BenchFailed(f"the daemon ended with code {process.returncode}: {_tail(log)}")
+                raise BenchFailed(f"the daemon ended with code {process.returncode}: {end_of(log)}")
             with contextlib.suppress(aiohttp.ClientError):
                 async with session.get(url) as answer:
                     if answer.status == _OK:
                         return
             await asyncio.sleep(_POLL)
-    raise BenchFailed(f"the daemon was not ready after {_START:g} s: {_tail(log)}")
+    raise BenchFailed(f"the daemon was not ready after {_START:g} s: {end_of(log)}")
 
 
 def _free_port() -> int:
@@ -183,6 +194,7 @@ def _free_port() -> int:
     return port
 
 
-def _tail(log: Path) -> str:
+def end_of(log: Path) -> str:
+    """The last lines of a log."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n".join(lines[-12:]) or "it said nothing"
+    return "\n".join(line[:_LINE] for line in lines[-12:]) or "it said nothing"

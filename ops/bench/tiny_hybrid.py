@@ -25,6 +25,8 @@ _HEADS, _KV_HEADS = 2, 1
 _KEY_HEADS, _VALUE_HEADS = 1, 2
 _KERNEL = 4
 _CONTEXT = 131072
+_SPACE, _NEWLINE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}", "\N{LATIN CAPITAL LETTER C WITH DOT ABOVE}"
+"""As byte-level tokenizers write them."""
 _CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -32,8 +34,10 @@ _TEMPLATE = (
 )
 
 
-def write(directory: Path, words: str) -> Path:
-    """Write the model into a new directory; its tokenizer is trained on `words`."""
+def write(directory: Path, words: str, *, ascii_only: bool = False) -> Path:
+    """Write the model into a new directory; its tokenizer is trained on `words`. `ascii_only`: each token is a text of its own,
+    none is a part of a character.
+    """
     directory.mkdir(parents=True)
     save_file(dict(_tensors()), directory / "model.safetensors", metadata={"format": "pt"})
     _write_json(directory / "config.json", _config())
@@ -47,7 +51,7 @@ def write(directory: Path, words: str) -> Path:
         "chat_template": _TEMPLATE,
     }
     _write_json(directory / "tokenizer_config.json", settings)
-    (directory / "tokenizer.json").write_text(_tokenizer(words).to_str(), encoding="utf-8")
+    (directory / "tokenizer.json").write_text(_tokenizer(words, ascii_only=ascii_only).to_str(), encoding="utf-8")
     return directory
 
 
@@ -55,14 +59,15 @@ def _write_json(path: Path, content: Mapping[str, object]) -> None:
     path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def _tokenizer(words: str) -> Tokenizer:
+def _tokenizer(words: str, *, ascii_only: bool) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    alphabet = [*map(chr, range(33, 127)), _SPACE, _NEWLINE] if ascii_only else pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=_VOCABULARY,
         special_tokens=list(_CONTROL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=alphabet,
         show_progress=False,
     )
     tokenizer.train_from_iterator([words], trainer)
