@@ -194,7 +194,7 @@ class Cancel(_Message, frozen=True):
 
 
 class Suspend(_Message, frozen=True):
-    """Run a request to its next page boundary, keep its state in the prefix cache, free its slot, report `Suspended`."""
+    """Set a request aside at once: keep its full pages in the prefix cache, free its slot, report `Suspended`."""
 
     id: int
 
@@ -294,7 +294,7 @@ class Waiting(_Message, frozen=True):
     id: int
     attempt: int
     pages: int
-    """Pages it needs before it can go on."""
+    """Pages that nobody may hold before it can go on: its own, which it gave back, and those it wants to grow by."""
 
 
 class Suspended(_Message, frozen=True):

@@ -74,7 +74,7 @@ class Backend(Protocol):
         ...
 
     def suspend(self, request: int) -> None:
-        """Run a request to its next page boundary and set it aside. Unknown ids are ignored."""
+        """Set a request aside at once. Unknown ids are ignored."""
         ...
 
     def steer(self, steer: Steer) -> None:

@@ -39,38 +39,49 @@ def _cached(bench: Workbench, request: int) -> int:
     return next(event.cached for event in bench.of(request) if isinstance(event, Started))
 
 
-def test_a_suspended_stream_stops_at_a_page_and_goes_on_from_there(bench: Workbench) -> None:
-    """Everything up to the boundary is cached; the continuation is that of a fresh request for prompt and delivered."""
+@pytest.mark.parametrize(("tokens", "pages"), [(20, 2), (45, 3)], ids=["the prompt's pages", "a page of the answer"])
+def test_a_suspended_stream_stops_at_once_and_goes_on_from_its_last_page(bench: Workbench, tokens: int, pages: int) -> None:
+    """Every full page is kept, with a checkpoint where one is needed; the continuation is that of a fresh request."""
     whole = bench.run(ask(1, PROMPT, 60))[1]
     request = ask(2, PROMPT, 60)
     bench.forget()
     bench.backend.submit(request)
-    bench.after_tokens(2, 20)
+    bench.after_tokens(2, tokens)
     bench.backend.suspend(2)
-    bench.until(lambda: bench.ended(2))
+    bench.step()
     delivered = bench.ids(2)
     kept = _suspended(bench, 2).kept
-    assert kept == 768
-    assert len(PROMPT) + len(delivered) == kept + 1
+    assert (len(delivered), kept) == (tokens, pages * 256)
     assert bench.results[-1].pool.referenced == 0
     bench.assert_same(PROMPT, delivered, whole[: len(delivered)])
     bench.forget()
     rest = bench.run(_resume(request, delivered))[2]
-    assert _cached(bench, 2) == kept
-    assert next(event.start for event in bench.of(2) if isinstance(event, Tokens)) == kept + 1
+    assert _cached(bench, 2) == (kept if bench.generator.recurrent_cache is not None else len(PROMPT) + tokens - 1)
+    assert next(event.start for event in bench.of(2) if isinstance(event, Tokens)) == len(PROMPT) + tokens
     bench.assert_same(PROMPT, delivered + rest, whole)
     fresh = bench.run(ask(3, PROMPT + delivered, len(rest)))[3]
     bench.assert_same(PROMPT + delivered, rest, fresh)
 
 
-def test_a_plain_cancel_keeps_less_on_a_hybrid_than_a_suspend(hybrid: Workbench) -> None:
-    """Why suspend exists: the library does not stash the recurrent state of a job it cancels."""
+def test_a_cancelled_stream_of_a_hybrid_is_found_up_to_its_last_page(hybrid: Workbench) -> None:
+    """The library would have stashed its state only once an interval; the next turn would begin at the prompt's end."""
     hybrid.backend.submit(ask(1, PROMPT, 400))
     hybrid.after_tokens(1, 45)
     delivered = hybrid.ids(1)
     hybrid.backend.cancel(1)
     hybrid.run(ask(2, PROMPT + delivered, 2))
-    assert _cached(hybrid, 2) == 512
+    assert _cached(hybrid, 2) == 768
+
+
+def test_a_generating_hybrid_holds_one_checkpoint_an_interval_and_that_of_its_last_page(hybrid: Workbench) -> None:
+    """Those of the pages between make room: memory for one more a stream is what being set aside at once costs."""
+    checkpoints, interval = hybrid.generator.recurrent_cache, hybrid.generator.recurrent_checkpoint_interval
+    assert checkpoints is not None
+    hybrid.run(ask(1, text(300), interval + 1000))
+    prompt, lasting, last = 1, 1, 1
+    assert len(checkpoints) == prompt + lasting + last
+    size = checkpoints.current_size // len(checkpoints)
+    assert checkpoints.update_total_size() == 3 * size
 
 
 def test_a_prompt_suspended_in_the_middle_of_its_prefill_keeps_what_is_done(bench: Workbench) -> None:
@@ -98,12 +109,11 @@ def test_a_request_that_waits_is_suspended_at_once(dense: Workbench) -> None:
     assert dense.results[-1].pool.pending == 0
 
 
-def test_a_request_that_ends_before_the_boundary_is_finished(dense: Workbench) -> None:
+def test_a_request_that_has_ended_is_not_suspended_too(dense: Workbench) -> None:
     """One last event, whichever comes first."""
-    dense.backend.submit(ask(1, text(20), 30))
-    dense.after_tokens(1, 3)
+    dense.run(ask(1, text(20), 3))
     dense.backend.suspend(1)
-    dense.until(lambda: dense.ended(1))
+    assert not dense.backend.busy()
     assert isinstance(dense.of(1)[-1], Finished)
 
 

@@ -82,6 +82,8 @@ class Workbench:
         self.generator = self.backend.generator
         self.results: list[StepResult] = []
         self.events: list[Event] = []
+        self._sorted: dict[int, list[Event]] = {}
+        self._sorted_from: tuple[list[Event], int] = (self.events, 0)
 
     def step(self) -> StepResult:
         """One turn."""
@@ -92,7 +94,14 @@ class Workbench:
 
     def of(self, request: int) -> list[Event]:
         """What was reported about a request so far."""
-        return [event for event in self.events if event.id == request]
+        events, done = self._sorted_from
+        if events is not self.events or done > len(events):
+            self._sorted.clear()
+            done = 0
+        for event in self.events[done:]:
+            self._sorted.setdefault(event.id, []).append(event)
+        self._sorted_from = (self.events, len(self.events))
+        return self._sorted.get(request, [])
 
     def ids(self, request: int) -> list[int]:
         """The ids a request was given so far."""
@@ -108,7 +117,8 @@ class Workbench:
 
     def ended(self, request: int) -> bool:
         """Whether a request's last event was reported."""
-        return any(isinstance(event, Finished | Failed | Suspended) for event in self.of(request))
+        told = self.of(request)
+        return bool(told) and isinstance(told[-1], Finished | Failed | Suspended)
 
     def run(self, *requests: Submit) -> dict[int, list[int]]:
         """Submit and run to the end; the ids of each."""
@@ -135,7 +145,7 @@ class Workbench:
 
     def forget(self) -> None:
         """Drop what was reported, so that an id can be used again."""
-        self.events.clear()
+        self.events = []
 
     def library(self, ids: list[int], count: int) -> list[int]:
         """What the library's own job says, greedily, on the same generator."""

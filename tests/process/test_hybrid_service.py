@@ -120,9 +120,9 @@ def check_same(undisturbed: Heard, disturbed: Heard) -> None:
 
 
 async def test_each_of_four_streams_survives_being_suspended(model: Path, vocabulary: Vocabulary) -> None:
-    """Each is set aside at its page boundary while it runs and goes on from there, to the length it was asked for."""
+    """Each is set aside while it runs and goes on from its last full page, to the length it was asked for."""
     engine = EngineSettings(backend=BackendKind.CPU, cache_tokens=8192, k_bits=4, v_bits=2, max_batch=STREAMS, threads=1)
-    requests = [ask(text(240 + 3 * n, seed=n), 40, Sampler(temperature=0.0), logprobs=2) for n in range(STREAMS)]
+    requests = [ask(text(270 + 3 * n, seed=n), 40, Sampler(temperature=0.0), logprobs=2) for n in range(STREAMS)]
     async with house(argv=REAL, configure=Configure(str(model), 4096, engine, str(model.parent)), vocabulary=vocabulary) as h:
         await h.ready()
         undisturbed = await asyncio.gather(*(hear(h.streams.open(request)) for request in requests))

@@ -122,17 +122,24 @@ class Exl3Backend:
             self.generator.cancel(job)
 
     def suspend(self, request: int) -> None:
-        """Run a request to its next page boundary and set it aside."""
+        """Set a request aside at once. What its full pages hold stays in the prefix cache; `job.py` sees to it that a recurrent
+        checkpoint stands at the last of them.
+        """
         ticket = self._tickets.get(request)
         if ticket is None or ticket.ended:
             return
-        ticket.suspending = True
+        kept = 0
         job = self._jobs.get(request)
         if job is None:
             self._entrance.forget(ticket)
-            self.desk.set_aside(ticket, 0)
-        elif job in self.generator.pending_jobs or job.sequences[0].kv_position % PAGE_SIZE == 0:
-            self._park(ticket, job)
+        else:
+            if job in self.generator.active_jobs:
+                job.stash_for_return()
+            sequence = job.sequences[0]
+            full = sequence.kv_position // PAGE_SIZE
+            kept = self._found(job.trail().pages[:full] if sequence.allocated_pages else sequence.page_hashes) * PAGE_SIZE
+            self.generator.cancel(job)
+        self.desk.set_aside(ticket, kept)
 
     def steer(self, steer: Steer) -> None:
         """Change prefill order and pace."""
@@ -154,15 +161,21 @@ class Exl3Backend:
             return Quoted(quote.id, 0, 0)
         sequence = ServedJob(input_ids=torch.tensor([ids], dtype=torch.long)).sequences[0]
         sequence.prepare(has_prefix_token=False, max_new_tokens=quote.max_left)
+        referenced = self.generator.pagetable.referenced_pages
+        held = sum(1 for name in set(sequence.page_hashes) if name in referenced)
+        new_pages = len(set(sequence.page_hashes)) + sequence.new_unique_pages - held
+        return Quoted(quote.id, new_pages, self._found(sequence.page_hashes) * PAGE_SIZE)
+
+    def _found(self, names: list[bytes]) -> int:
+        """Pages at the beginning of a sequence from which a request could go on."""
         table, checkpoints = self.generator.pagetable, self.generator.recurrent_cache
-        held = sum(1 for name in set(sequence.page_hashes) if name in table.referenced_pages)
-        cached = 0
-        for index, name in enumerate(sequence.page_hashes):
+        found = 0
+        for place, name in enumerate(names, start=1):
             if table.get_live_page(name) is None:
                 break
             if checkpoints is None or checkpoints.has(name):
-                cached = index + 1
-        return Quoted(quote.id, len(set(sequence.page_hashes)) + sequence.new_unique_pages - held, cached * PAGE_SIZE)
+                found = place
+        return found
 
     def probe(self, probe: int) -> None:
         """Prove that a token can be produced: the next token of anybody, or one of our own where nothing is running."""
@@ -246,8 +259,7 @@ class Exl3Backend:
         for job in waiting:
             if budget <= 0:
                 break
-            if not job.ticket.suspending:
-                budget -= self._prefill(job, results, budget)
+            budget -= self._prefill(job, results, budget)
         self._pace.prefilled(self.desk.prefilled, self.desk.prefill_seconds, decoding)
 
     def settle(self) -> None:
@@ -288,18 +300,11 @@ class Exl3Backend:
             starved, desk.starved = desk.starved, []
             for ticket in starved:
                 self._containment.retry_starved(ticket)
-        self._park_all()
         for ticket in desk.ended:
             if self._tickets.get(ticket.id) is ticket:
                 del self._tickets[ticket.id]
                 self._jobs.pop(ticket.id, None)
         desk.ended.clear()
-
-    def _park_all(self) -> None:
-        parked, self.desk.parked = self.desk.parked, []
-        for ticket in parked:
-            if not ticket.ended:
-                self._park(ticket, self._jobs[ticket.id])
 
     def _note_wait(self, job: ServedJob) -> None:
         ticket = job.ticket
@@ -370,18 +375,6 @@ class Exl3Backend:
         pending = self.generator.pending_jobs
         if len(pending) > 1:
             pending.sort(key=_order)
-
-    def _park(self, ticket: Ticket, job: ServedJob) -> None:
-        sequence = job.sequences[0]
-        checkpoints = self.generator.recurrent_cache
-        if job in self.generator.active_jobs:
-            kept = sequence.kv_position
-            if checkpoints is not None:
-                job.maybe_stash_recurrent(checkpoints, PAGE_SIZE)
-        else:
-            kept = (len(sequence.sequence_ids) - 1) // PAGE_SIZE * PAGE_SIZE if ticket.started else 0
-        self.generator.cancel(job)
-        self.desk.set_aside(ticket, kept)
 
 
 def _order(job: object) -> tuple[bool, int, int]:

@@ -22,6 +22,7 @@ from daemon.engine.backend import EngineFailed
 from daemon.engine.exl3.entrance import Entrance, Loaded
 from daemon.engine.exl3.faults import FaultKind, classify, describe
 from daemon.engine.exl3.job import ServedJob
+from daemon.engine.exl3.keeping import drop_checkpoint
 from daemon.engine.exl3.pace import Pace
 from daemon.engine.exl3.ticket import Desk, Standing, Ticket
 from daemon.engine.tensors import integers
@@ -62,9 +63,8 @@ def forget(generator: Generator, pages: list[CachePage]) -> None:
     for page in pages:
         if page.ref_count:
             continue
-        if checkpoints is not None and page.phash in checkpoints:
-            checkpoints.pop(page.phash)
-            checkpoints.update_total_size()
+        if checkpoints is not None:
+            drop_checkpoint(checkpoints, page.phash)
         page.clear()
 
 

@@ -6,7 +6,8 @@ Differences from the library's job, each needed by what the engine promises:
 2. `receive_sample` reports ids and decodes no text: nothing is held back for half characters or stop strings.
 3. `prefill` runs for all jobs in the order and amount the backend decides, once a step.
 4. Penalties see the sequence from `Submit.origin` on.
-5. A stop inside a thought, or its spent budget, makes the job go on with the ids that close the thought.
+5. On models with recurrent state it has a checkpoint at its last full page while it generates, not only once an interval.
+6. A stop inside a thought, or its spent budget, makes the job go on with the ids that close the thought.
 
 The constructor is the library's: a requeued job is constructed again in place, by the library, as the same class. What is
 added here (`ticket`, `desk`, `crew`) is set once after construction and survives that.
@@ -24,7 +25,7 @@ from exllamav3.constants import PAGE_SIZE
 from daemon.core.wire import FailureClass, FinishReason
 from daemon.engine.exl3.constraint import GrammarBroken
 from daemon.engine.exl3.faults import FaultKind, classify, contained, describe
-from daemon.engine.exl3.keeping import Keeping, Trail, full_pages
+from daemon.engine.exl3.keeping import Keeping, Trail, drop_checkpoint, full_pages
 from daemon.engine.exl3.sampler import DRAW_LIMIT, Probabilities
 from daemon.engine.exl3.ticket import Desk, Ticket
 from daemon.engine.tensors import integers
@@ -70,6 +71,10 @@ class ServedJob(Job):
     row: int = 0
     probabilities: Probabilities | None = None
     past: torch.Tensor | None = None
+    rolling: bytes | None = None
+    """The page whose checkpoint makes room for that of the next one."""
+    lasting: int | None = None
+    """Where the last checkpoint stands that stays."""
 
     def serve(self, ticket: Ticket, desk: Desk, crew: Crew, vocabulary: int) -> None:
         """Bind the job to what it works for."""
@@ -140,11 +145,43 @@ class ServedJob(Job):
         self.crew.keeping.leave(ticket.id, self.trail(), new_from=ticket.cached // PAGE_SIZE if over else None)
         super().deallocate_pages()
 
+    # --- recurrent checkpoints ---------------------------------------------------------------------------------------
+
+    def is_checkpoint_boundary(self, override_interval: int | None = None) -> bool:
+        """Whether a checkpoint belongs here: while it generates, at every page."""
+        if override_interval is None and self.ticket.generating and self.is_prefill_done():
+            override_interval = PAGE_SIZE
+        return super().is_checkpoint_boundary(override_interval)
+
     def maybe_stash_recurrent(self, cache: RecurrentCache, interval: int | None = None) -> None:
-        """Store the recurrent state where it is time for it; the checkpoints that are to be kept make no room for it."""
-        if self.is_checkpoint_boundary(interval):
-            self.crew.keeping.refresh_checkpoints()
+        """Store the recurrent state where it is time for it."""
+        position = self.sequences[0].kv_position
+        if position in {0, self.last_recurrent_checkpoint_pos} or not self.is_checkpoint_boundary(interval):
+            return
+        self.crew.keeping.refresh_checkpoints()
+        if self.ticket.generating:
+            self._roll(cache, position)
         super().maybe_stash_recurrent(cache, interval)
+
+    def _roll(self, cache: RecurrentCache, position: int) -> None:
+        """While it generates, its last page has a checkpoint, so that it can be set aside at once, go on after a fault and be
+        taken up by the next turn; of those before it only one an interval stays.
+        """
+        if self.rolling is not None:
+            drop_checkpoint(cache, self.rolling)
+            self.rolling = None
+        if self.lasting is None:
+            self.lasting = self.last_recurrent_checkpoint_pos or self.cached_pages * PAGE_SIZE
+        if position - self.lasting >= self.generator.recurrent_checkpoint_interval:
+            self.lasting = position
+        else:
+            self.rolling = (self.sequences[0].allocated_pages or [])[position // PAGE_SIZE - 1].phash
+
+    def stash_for_return(self) -> None:
+        """It is about to be set aside: store the recurrent state if it stands at the end of a page."""
+        checkpoints = self.generator.recurrent_cache
+        if checkpoints is not None:
+            self.maybe_stash_recurrent(checkpoints, PAGE_SIZE)
 
     def give_up(self, problem: Exception, kind: FailureClass) -> None:
         """Write a fault down that the library is about to end this job for."""
@@ -329,8 +366,6 @@ class ServedJob(Job):
         if reason is not None:
             desk.finish(ticket, reason)
             return True, chosen, False
-        if ticket.suspending and self.sequences[0].kv_position % PAGE_SIZE == 0:
-            desk.parked.append(ticket)
         return False, chosen, self.max_rq_tokens is not None and self.new_tokens > self.max_rq_tokens - self.rq_margin
 
     def _think(self, ticket: Ticket, chosen: torch.Tensor) -> tuple[torch.Tensor, bool]:

@@ -52,6 +52,13 @@ def full_pages(pages: Sequence[CachePage]) -> list[bytes]:
     return names
 
 
+def drop_checkpoint(checkpoints: RecurrentCache, name: bytes) -> None:
+    """Take a checkpoint out, if it is still there, and give its buffers back for the next one."""
+    if name in checkpoints:
+        checkpoints._release(checkpoints.pop(name))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the library evicts so
+        checkpoints.update_total_size()
+
+
 class Keeping:
     """See the module. `holders` are the requests in the generator, by id."""
 

@@ -55,7 +55,6 @@ class Ticket:
     """A wait was reported and is not over."""
     passed_over: bool = False
     """It was pending at the end of the last step."""
-    suspending: bool = False
     ended: bool = False
     """Its last event is on the desk."""
     kv_only: int = 0
@@ -115,8 +114,6 @@ class Desk:
     ended: list[Ticket] = field(default_factory=list[Ticket])
     starved: list[Ticket] = field(default_factory=list[Ticket])
     """Their prefill ran out of memory."""
-    parked: list[Ticket] = field(default_factory=list[Ticket])
-    """They reached the page boundary they were to be suspended at."""
     spoilt: list[CachePage] = field(default_factory=list[CachePage])
     """Pages whose content is not to be trusted once nobody holds them."""
     lost: BaseException | None = None

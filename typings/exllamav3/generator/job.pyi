@@ -39,6 +39,7 @@ class Job:
     total_pages: int
     all_unique_hashes: list[bytes]
     recurrent_state: object | None
+    last_recurrent_checkpoint_pos: int | None
     def __init__(
         self,
         input_ids: torch.Tensor,
