@@ -6,12 +6,14 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from daemon.composition import Origin
 from daemon.core.errors import ConfigError, Exl3dError
 from daemon.core.exit_codes import ExitCode
 from daemon.core.settings import BackendKind
 from daemon.host.command_line import parse_options
 from daemon.host.logs import set_up_logging
 from daemon.host.model_directory import Reading, read_model_directory
+from daemon.host.people_store import PeopleBook
 from daemon.host.settings_file import Configuration, read_configuration
 from daemon.lifecycle import Daemon
 
@@ -31,9 +33,10 @@ def main() -> None:
     try:
         configuration = read()
         set_up_logging(configuration.settings.log, journal="JOURNAL_STREAM" in os.environ)
+        people = PeopleBook(configuration.settings, configuration.state_dir)
         reading = _read_model(configuration)
         with asyncio.Runner(loop_factory=_loop_factory()) as loop:
-            code = loop.run(Daemon(configuration, reading, version, read).run())
+            code = loop.run(Daemon(Origin(configuration, read, people, reading, version)).run())
     except ConfigError as problem:
         _complain(str(problem))
         code = ExitCode.CONFIG

@@ -1,5 +1,6 @@
 """What one daemon consists of, put together: joins `host`, `chat` and `api`. Imported by the daemon's own roots alone."""
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,19 +9,26 @@ from aiohttp import web
 
 from daemon.api.admin import build_admin
 from daemon.api.application import build, runner
+from daemon.api.context import API
 from daemon.chat.prompt import PromptBuilder
+from daemon.core.poison import Policy as PoisonPolicy
 from daemon.core.ports import ModelCard
 from daemon.core.settings import Settings
 from daemon.core.supervision_values import Policy
 from daemon.core.wire import Configure
+from daemon.host.conviction_store import NAME as CONVICTIONS
+from daemon.host.conviction_store import ConvictionStore
 from daemon.host.crew import Crew
 from daemon.host.engine_process import ENGINE_ARGV
 from daemon.host.health import Watch
 from daemon.host.incident_store import IncidentStore
-from daemon.host.logs import log_request
+from daemon.host.logs import Logging, log_request
 from daemon.host.model_directory import Reading
+from daemon.host.notify import Systemd
 from daemon.host.operations import Operations
+from daemon.host.people_store import PeopleBook
 from daemon.host.questions import Questions
+from daemon.host.quota_store import QuotaStore
 from daemon.host.reloading import Reloader
 from daemon.host.settings_file import Configuration
 from daemon.host.streams import StreamRegistry
@@ -31,20 +39,41 @@ ENGINES = 1
 """One engine so far; every part but this number takes several."""
 
 
+Read = Callable[[], Configuration]
+"""Reads the configuration again, as it was read at the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a daemon is made from."""
+
+    configuration: Configuration
+    read: Read
+    people: PeopleBook
+    reading: Reading
+    version: str
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """One daemon's parts."""
 
+    reloader: Reloader
     tokenizer: TokenizerPool
     streams: StreamRegistry
     supervisors: tuple[Supervisor, ...]
     watch: Watch
     incidents: IncidentStore
+    quota: QuotaStore
+    convictions: ConvictionStore
 
 
-def assemble(configuration: Configuration, reading: Reading, version: str, on_change: Callable[[View], None]) -> Parts:
-    """The parts of a daemon, none of them running yet. `on_change` hears of every engine's state. Raises ConfigError."""
+def assemble(origin: Origin, systemd: Systemd, on_change: Callable[[View], None]) -> Parts:
+    """The parts of a daemon, none of them running yet. `on_change` hears of every engine's state."""
+    configuration, reading = origin.configuration, origin.reading
     settings = configuration.settings
+    poison = PoisonPolicy(memory=settings.supervisor.poison_memory_hours * 3600)
+    convictions = ConvictionStore(configuration.state_dir / CONVICTIONS, poison, time.time)
     tokenizer = TokenizerPool(reading.model, reading.tokenizer)
     card = _card(settings, reading)
     streams = StreamRegistry(
@@ -54,8 +83,12 @@ def assemble(configuration: Configuration, reading: Reading, version: str, on_ch
         settings=settings.server,
         on_end=log_request,
         clock=time.monotonic,
+        engines=ENGINES,
+        convictions=convictions,
+        poison=poison,
     )
     questions = Questions()
+    incidents = IncidentStore(configuration.state_dir, settings.watchdog.incident_days)
     supervisors = tuple(
         Supervisor(
             engine=engine,
@@ -64,19 +97,36 @@ def assemble(configuration: Configuration, reading: Reading, version: str, on_ch
             policy=Policy.of(settings.supervisor),
             workforce=Crew(streams, questions),
             on_change=on_change,
+            incidents=incidents,
         )
         for engine in range(ENGINES)
     )
     watch = Watch(
-        version=version,
+        version=origin.version,
         streams=streams,
         questions=questions,
         views=[each.view for each in supervisors],
         stall_limit=settings.supervisor.step_stall_seconds,
         clock=time.monotonic,
     )
-    incidents = IncidentStore(configuration.state_dir, settings.watchdog.incident_days)
-    return Parts(tokenizer, streams, supervisors, watch, incidents)
+
+    def read() -> Configuration:
+        """In the reloader's thread: what may block."""
+        again = origin.read()
+        origin.people.look()
+        return again
+
+    reloader = Reloader(settings, read, systemd)
+    return Parts(
+        reloader=reloader,
+        tokenizer=tokenizer,
+        streams=streams,
+        supervisors=supervisors,
+        watch=watch,
+        incidents=incidents,
+        quota=QuotaStore(configuration.state_dir),
+        convictions=convictions,
+    )
 
 
 def _card(settings: Settings, reading: Reading) -> ModelCard:
@@ -105,22 +155,24 @@ class Fronts:
     """Why no chat can be served, completions only."""
 
 
-def serve(
-    parts: Parts, settings: Settings, reading: Reading, version: str, reloader: Reloader, stopping: Callable[[], bool]
-) -> Fronts:
-    """The applications around a daemon's parts. The reloader learns of every part that takes new settings."""
-    prompts = PromptBuilder(reading.model)
+def serve(parts: Parts, origin: Origin, stopping: Callable[[], bool]) -> Fronts:
+    """The applications around a daemon's parts. From now on the reloader knows every part that takes new settings."""
+    prompts = PromptBuilder(origin.reading.model)
     app = build(
         serving=parts.streams,
         watching=parts.watch,
         tokenizing=parts.tokenizer,
         prompts=prompts,
-        added=reading.model.added,
-        settings=settings,
-        version=version,
+        added=origin.reading.model.added,
+        settings=origin.configuration.settings,
+        version=origin.version,
+        people=origin.people,
+        ledger=parts.quota,
     )
+    journal = Logging(journal="JOURNAL_STREAM" in os.environ)
+    parts.reloader.take((origin.people, parts.streams, app[API].in_force, journal))
     operations = Operations(
-        supervisors=parts.supervisors, intake=parts.streams, reloader=reloader, stopping=stopping, clock=time.monotonic
+        supervisors=parts.supervisors, intake=parts.streams, reloader=parts.reloader, stopping=stopping, clock=time.monotonic
     )
     return Fronts(
         runner(app),

@@ -5,6 +5,7 @@ never says good to a file that the daemon refuses.
 """
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ from daemon.core.config_report import ConfigReport
 from daemon.core.errors import ConfigError
 from daemon.core.settings import BackendKind, Settings
 from daemon.host.model_directory import read_model_directory
-from daemon.host.settings_file import find_file, read_configuration, state_directory
+from daemon.host.people_store import PeopleBook
+from daemon.host.settings_file import Configuration, find_file, read_configuration, state_directory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", type=Path)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args(arguments)
+    logging.disable()  # the answer is the report
     report = check(cast("Path | None", options.config), cast("list[str]", options.set))
     sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
     return 0
@@ -43,10 +46,20 @@ def check(given: Path | None, overrides: Sequence[str]) -> ConfigReport:
     return ConfigReport(
         problem=None,
         model_problem=_model_problem(read.settings),
+        people_problem=_people_problem(read),
         source=name,
         state_dir=str(read.state_dir.absolute()),
         settings=read.settings,
     )
+
+
+def _people_problem(configuration: Configuration) -> str | None:
+    """Why nobody could be let in as configured; None where everybody could."""
+    try:
+        PeopleBook(configuration.settings, configuration.state_dir)
+    except ConfigError as problem:
+        return str(problem)
+    return None
 
 
 def _model_problem(settings: Settings) -> str | None:

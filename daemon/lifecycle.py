@@ -7,12 +7,12 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from daemon.composition import assemble, serve
+from daemon.composition import Origin, assemble, serve
 from daemon.core import supervision
 from daemon.core.errors import ConfigError, Exl3dError, ShuttingDown
 from daemon.core.exit_codes import ExitCode
@@ -32,10 +32,7 @@ from daemon.core.supervision_values import (
     ThenStop,
 )
 from daemon.host.listening import listen_tcp, listen_unix, remove_unix
-from daemon.host.model_directory import Reading
 from daemon.host.notify import Systemd, notifier_for, watchdog_seconds
-from daemon.host.reloading import Reloader
-from daemon.host.settings_file import Configuration
 from daemon.host.supervisor import View, name_of
 
 _log = logging.getLogger("exl3d")
@@ -53,22 +50,19 @@ class NeverReady(Exl3dError):
 
 
 class Daemon:
-    """See the module. `read` reads the configuration again, as it was read at the start."""
+    """See the module."""
 
-    def __init__(self, configuration: Configuration, reading: Reading, version: str, read: Callable[[], Configuration]) -> None:
-        self._configuration = configuration
-        self._settings = configuration.settings
-        self._reading = reading
-        self._version = version
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+        self._settings = origin.configuration.settings
         self._systemd = Systemd(notifier_for(os.environ))
-        self._reloader = Reloader(configuration.settings, read, self._systemd)
         self._reloads: set[asyncio.Task[Reloaded]] = set()
         self._news = asyncio.Event()
         """A signal came, an engine's state changed, or a supervisor ended."""
         self._signals = 0
         self._announced = False
         self._asked_more_time = 0.0
-        self._parts = assemble(configuration, reading, version, self._on_change)
+        self._parts = assemble(origin, self._systemd, self._on_change)
 
     async def run(self) -> ExitCode:
         """Serve until told to stop. Raises ConfigError, AddressTaken or NeverReady where serving is impossible."""
@@ -82,11 +76,16 @@ class Daemon:
             supervising = [asyncio.create_task(each.run(), name="supervisor") for each in parts.supervisors]
             for task in supervising:
                 task.add_done_callback(lambda _: self._news.set())
-            helpers = [asyncio.create_task(self._tell_status(), name="status")]
+            await parts.quota.start()
+            helpers = [
+                _helper(self._tell_status(), "status"),
+                _helper(self._origin.people.watch(), "people"),
+                _helper(parts.quota.run(), "tokens of the day"),
+            ]
             interval = watchdog_seconds(os.environ, os.getpid())
             if interval is not None:
                 pinging = self._systemd.ping(interval, parts.watch.supervised)
-                helpers.append(asyncio.create_task(pinging, name="watchdog"))
+                helpers.append(_helper(pinging, "systemd's watchdog"))
             try:
                 return await self._serve(supervising, url)
             finally:
@@ -94,8 +93,10 @@ class Daemon:
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
-                self._reloader.close()
+                parts.reloader.close()
                 parts.tokenizer.close()
+                await parts.quota.close()
+                await parts.convictions.flushed()
                 await parts.incidents.close()
 
     async def _serve(self, supervising: list[asyncio.Task[None]], url: str) -> ExitCode:
@@ -143,7 +144,7 @@ class Daemon:
     async def _stop(self, supervising: list[asyncio.Task[None]]) -> ExitCode:
         """Let running streams finish within the drain time, end the rest, see the engines gone."""
         parts = self._parts
-        drain = self._reloader.settings.server.drain_seconds
+        drain = parts.reloader.settings.server.drain_seconds
         self._systemd.stopping()
         self._systemd.more_time(drain + self._settings.supervisor.term_seconds + 2 * GOODBYE_SECONDS)
         _log.info("stopping: running streams may finish within %.0f s", drain)
@@ -163,14 +164,14 @@ class Daemon:
     @asynccontextmanager
     async def _listening(self) -> AsyncGenerator[str]:
         """The HTTP port and the admin socket; gives the URL. Bound before an engine starts, so that a busy port costs nothing."""
-        settings, state_dir = self._settings, self._configuration.state_dir
+        settings, state_dir = self._settings, self._origin.configuration.state_dir
         admin = listen_unix(state_dir)
         try:
             listeners = listen_tcp(settings.host, settings.port)
         except BaseException:
             admin.close()
             raise
-        fronts = serve(self._parts, settings, self._reading, self._version, self._reloader, self._stopping)
+        fronts = serve(self._parts, self._origin, self._stopping)
         if fronts.problem is not None:
             _log.warning("no chat can be served, completions only: %s", fronts.problem)
         runners = (fronts.people, fronts.admin)
@@ -199,7 +200,7 @@ class Daemon:
 
     def _on_reload_signal(self) -> None:
         """SIGHUP means the same as `exl3ctl reload`; the answer is in the log."""
-        task = asyncio.create_task(self._reloader.reload(), name="reload")
+        task = asyncio.create_task(self._parts.reloader.reload(), name="reload")
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
 
@@ -223,14 +224,29 @@ class Daemon:
                 self._systemd.status(f"{status.model}: {counts}, {status.context} tokens of context")
 
 
+def _helper(work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+    """Work beside serving. A bug in it must be seen and must not end anybody's stream."""
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_tell_failure)
+    return task
+
+
+def _tell_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (problem := task.exception()) is not None:
+        _log.error("%s: ended by an error and is not done any more", task.get_name(), exc_info=problem)
+
+
 def _works_no_more(mode: Mode) -> bool:
     """Whether an engine is gone, or about to go for good."""
     return isinstance(mode, Stopped) or (isinstance(mode, Stopping) and isinstance(mode.after, ThenStop))
 
 
 def _never_ready(modes: list[Failed]) -> Exl3dError:
-    """Why the daemon ends; a person must act where the configuration is at fault."""
-    by_configuration = next((mode for mode in modes if mode.kind is FailedKind.CONFIG), None)
-    if by_configuration is not None:
-        return ConfigError(by_configuration.why)
+    """Why the daemon ends. Only deaths that came too often may be better at another start; for all else a person must act."""
+    for mode in modes:
+        match mode.kind:
+            case FailedKind.CONFIG | FailedKind.MEMORY | FailedKind.DEVICE:
+                return ConfigError(mode.why)
+            case FailedKind.BUDGET:
+                pass
     return NeverReady(modes[0].why)

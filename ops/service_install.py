@@ -116,7 +116,7 @@ def verify() -> Step:
 def next_commands(config: Path) -> Iterator[str]:
     """What a person does now, a line each."""
     report = config_file.ask(config)
-    problem = report.problem or report.model_problem
+    problem = report.first_problem
     if problem is not None:
         yield f"sudoedit {config}    # {problem}"
     elif report.settings.model is None:

@@ -14,8 +14,15 @@ class ConfigReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     model_problem: str | None = None
     """What is wrong with the model directory that it names."""
+    people_problem: str | None = None
+    """What is wrong with keys and people, in the configuration or in the state directory."""
     source: str | None = None
     """The file that was read; None where there was none."""
     state_dir: str = ""
     """Absolute path of the state directory."""
     settings: Settings = Settings()
+
+    @property
+    def first_problem(self) -> str | None:
+        """Why the daemon would not start; None where it would."""
+        return self.problem or self.model_problem or self.people_problem

@@ -73,7 +73,6 @@ def read_configuration(given: Path | None, overrides: Sequence[str], environment
     except msgspec.ValidationError as problem:
         raise _explain(problem, places) from problem
     settings = msgspec.structs.replace(settings, keys=[*settings.keys, *read_keys(environment)])
-    _refuse_open_door(settings, places)
     return Configuration(settings, state_directory(settings, environment), source)
 
 
@@ -205,13 +204,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _refuse_open_door(settings: Settings, places: _Places) -> None:
-    if settings.keys or is_loopback(settings.host):
-        return
-    raise ConfigError(
-        f"host {settings.host} can be reached by other machines, so exl3d wants API keys."
-        " Run `exl3ctl key new NAME` for each person and put the lines it prints under `keys:`, or use host 127.0.0.1",
-        _COMMAND_LINE if "host" in places.typed else places.file,
-    )

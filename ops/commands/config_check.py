@@ -17,7 +17,7 @@ def config_check(
 ) -> None:
     """Check a configuration file and the model directory it names: everything that the daemon would refuse at start."""
     report = config_file.ask(file)
-    problem = report.problem or report.model_problem
+    problem = report.first_problem
     if json:
         print_json(report)
     elif problem is not None:

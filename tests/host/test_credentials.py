@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 from daemon.core.errors import ConfigError
+from daemon.core.keys import SALT_BYTES, SECRET_BYTES, hash_key, new_key
 from daemon.core.settings import KeySettings
 from daemon.host.credentials import read_keys
+from daemon.host.people_store import PeopleBook
 from daemon.host.settings_file import read_configuration
 
-HASH = "scrypt$c2FsdHNhbHRzYWx0c2E$aGFzaA"
+HASH = hash_key(new_key(b"s" * SALT_BYTES, b"k" * SECRET_BYTES), b"s" * SALT_BYTES)
 
 
 def _given(directory: Path, text: str) -> dict[str, str]:
@@ -48,4 +50,7 @@ def test_credential_opens_an_address_that_others_reach(tmp_path: Path) -> None:
     keys = read_configuration(config, (), _given(tmp_path, f"bob {HASH}\n")).settings.keys
     assert [key.name for key in keys] == ["ann", "bob"]
     config.write_text("host: 0.0.0.0\n")
-    assert read_configuration(config, (), _given(tmp_path, f"bob {HASH}\n")).settings.host == "0.0.0.0"  # noqa: S104  # what is tested
+    with pytest.raises(ConfigError, match="wants API keys"):
+        PeopleBook(read_configuration(config, (), {}).settings, tmp_path)
+    settings = read_configuration(config, (), _given(tmp_path, f"bob {HASH}\n")).settings
+    assert PeopleBook(settings, tmp_path).current().names == ("bob",)

@@ -42,9 +42,6 @@ def test_three_lines_are_enough(tmp_path: Path) -> None:
         ("port: 1\n\nport: 2\n", ["`port`", "line 1", "line 3"]),
         ("port: [\n", ["YAML"]),
         ("- 1\n", ["key: value"]),
-        ("host: 10.0.0.5\n", ["10.0.0.5", "exl3ctl key new"]),
-        ("host: '::'\n", ["exl3ctl key new"]),
-        ("host: example.org\n", ["exl3ctl key new"]),
         ("engine:\n  backend: gpu\n", ["line 2", "`engine.backend`", "gpu"]),
     ],
 )
@@ -93,7 +90,6 @@ def test_wrong_override_is_named(tmp_path: Path, override: str) -> None:
         ("engine.k_bits=99", "`engine.k_bits`"),
         ("keys=[{name: ann}]", "`keys[0]`"),
         ("nonsense=1", "`nonsense`"),
-        ("host=0.0.0.0", "host 0.0.0.0"),
     ],
 )
 def test_mistake_on_the_command_line_is_not_blamed_on_the_file(tmp_path: Path, override: str, key: str) -> None:

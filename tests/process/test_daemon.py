@@ -123,7 +123,7 @@ def test_busy_port_is_an_error_and_no_engine_is_started(model: Path, tmp_path: P
     ("arguments", "words"),
     [
         (["--set", "prot=1"], "did you mean `port`"),
-        (["--host", "10.0.0.5"], "exl3ctl key new"),
+        (["--host", "10.0.0.5"], "exl3ctl user add"),
         (["--model", "/no/such/model"], "/no/such/model"),
         ([], "exl3ctl model demo"),
     ],
