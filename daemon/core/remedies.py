@@ -11,7 +11,7 @@ import msgspec
 from daemon.core.exit_codes import ExitCode
 from daemon.core.faults_values import Label, Remedy
 from daemon.core.settings import BackendKind, EngineSettings
-from daemon.core.supervision_values import Cause
+from daemon.core.supervision_memory import Cause
 
 PAGE = 256
 """Tokens of a cache page: sizes are multiples of it."""

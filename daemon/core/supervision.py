@@ -25,6 +25,7 @@ from dataclasses import replace
 
 from daemon.core.faults_values import Label, Remedy, Verdict
 from daemon.core.remedies import DEVICE_WIDE, Course, command, course
+from daemon.core.supervision_memory import Awaits, Cause
 from daemon.core.supervision_moves import (
     advised,
     after_exit,
@@ -57,9 +58,7 @@ from daemon.core.supervision_reading import (
 )
 from daemon.core.supervision_values import (
     After,
-    Awaits,
     Backoff,
-    Cause,
     Condemned,
     Decision,
     Draining,
@@ -391,7 +390,7 @@ def _looked_at_ready(machine: Machine, before: Ready, event: Observed, policy: P
     served = before.served + (gap if gap <= policy.blind and mark.generated_tokens > before.mark.generated_tokens else 0.0)
     advanced = _advanced(before, event, policy, idle=not event.outstanding)
     mode = replace(before, advanced=advanced, observed=event.t, mark=mark, served=served)
-    history = machine.history if served < policy.calm else replace(machine.history, row=0)
+    history = machine.history if served < policy.calm else replace(machine.history, row=0, tight=None)
     machine = Machine(mode, history)
     return doubted(machine, mode, before.mark, event.t, policy) or _unless_hung(machine, mode, event.t, policy)
 

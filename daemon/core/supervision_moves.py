@@ -8,25 +8,21 @@ from dataclasses import replace
 from daemon.core.exit_codes import ExitCode
 from daemon.core.faults_values import Label, Remedy
 from daemon.core.remedies import accuses, command, differences, shrink
+from daemon.core.supervision_memory import Advice, Awaits, Cause, Fallen, History
 from daemon.core.supervision_reading import STUCK, boot_of, exit_words
 from daemon.core.supervision_values import (
-    Advice,
     After,
     Ask,
-    Awaits,
     Backoff,
-    Cause,
     CloseIncident,
     Decision,
     Exited,
     Failed,
     FailedKind,
-    Fallen,
     Fell,
     Finish,
     GiveUp,
     GrowIncident,
-    History,
     Interrupt,
     Kill,
     Machine,

@@ -1,8 +1,8 @@
 """Reading the supervisor's state: which engine exists, what is due when, and one sentence for people."""
 
 from daemon.core.exit_codes import ExitCode
+from daemon.core.supervision_memory import Awaits
 from daemon.core.supervision_values import (
-    Awaits,
     Backoff,
     Draining,
     Failed,

@@ -329,12 +329,12 @@ class Supervisor:
 
     def _exited(self, boot: int, code: int) -> None:
         """The process of `boot` is gone; what it left on its progress page says who was in flight."""
+        self._gone_at = self._clock()
+        self.post(Exited(self._gone_at, boot, code, self._luck()))
         process = self._process
         if process is not None:
             self._last_page = process.progress()
             self._witness.gone(self._engine, boot, process.pid, code)
-        self._gone_at = self._clock()
-        self.post(Exited(self._gone_at, boot, code, self._luck()))
 
     async def _cost(self) -> Cost:
         """What the incident that ends now cost people: known when the last of them got a token, or new trouble came."""
@@ -364,8 +364,8 @@ class Supervisor:
                 case Fatal(kind, detail, trace):
                     _log.error("engine ends itself (%s): %s%s", kind.value, detail, f"\n{trace}" if trace else "")
                     verdict = judge(Text(Channel.PYTHON_EXCEPTION, trace or detail))
-                    self._witness.fatal(self._engine, boot, report)
                     self.post(Condemned(self._clock(), boot, kind, detail, verdict))
+                    self._witness.fatal(self._engine, boot, report)
 
     def _greet(self, boot: int, hello: Hello) -> None:
         if hello.protocol != PROTOCOL:

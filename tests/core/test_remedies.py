@@ -19,7 +19,7 @@ from daemon.core.remedies import (
     shrink,
 )
 from daemon.core.settings import BackendKind, EngineSettings
-from daemon.core.supervision_values import Cause
+from daemon.core.supervision_memory import Cause
 
 
 @pytest.mark.parametrize(

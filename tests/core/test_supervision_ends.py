@@ -9,9 +9,9 @@ from daemon.core.exit_codes import ExitCode
 from daemon.core.faults_values import Label, Remedy, Verdict
 from daemon.core.settings import EngineSettings
 from daemon.core.supervision import a_person_must_act, deadline, decide, describe, describe_all
+from daemon.core.supervision_memory import Awaits
 from daemon.core.supervision_values import (
     QUIET,
-    Awaits,
     Backoff,
     CloseIncident,
     Condemned,
@@ -319,6 +319,15 @@ def test_verdict_about_memory_makes_the_next_engine_smaller() -> None:
     assert spawned[0] is None
     assert spawned[1] is not None
     assert late.history.tight is None
+
+
+def test_want_of_memory_is_forgotten_once_an_engine_has_generated_for_a_while() -> None:
+    tight = Judged(10, 1, Remedy.ENGINE_REBUILD, Label.CUDA_DEVICE_NOT_READY, "make_resident -12")
+    machine, _ = play([Exited(9.5, 1, 70), tight, Greeted(12, 2)], ready())
+    assert machine.history.tight is not None
+    busy = [Observed(12.0 + t, 2, Mark(t, 0, t), outstanding=True) for t in range(1, 125)]
+    machine, _ = play(busy, machine)
+    assert machine.history.tight is None
 
 
 def test_verdict_that_is_older_than_the_engine_says_nothing_about_it() -> None:

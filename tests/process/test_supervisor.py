@@ -16,6 +16,7 @@ from daemon.core.incidents import IncidentClosed, IncidentGrew, IncidentOpened, 
 from daemon.core.settings import EngineSettings
 from daemon.core.supervision_values import Backoff, Failed, FailedKind, Policy, Ready, RestartAsked, StartAsked, StopAsked
 from daemon.core.wire import Configure, Fatal, Hello, Step, Submit, TokenSpan
+from daemon.host.engine_process import process_state
 from daemon.host.link import CommandSink
 from daemon.host.recovery import RecoveryFigures
 from daemon.host.supervisor import Supervisor
@@ -288,6 +289,11 @@ async def test_memory_that_never_comes_back_delays_the_next_engine_and_is_told()
         told = [seen for more in s.book.more for seen in more.seen]
         assert any("did not come back" in seen for seen in told)
         assert any("9000 MiB used, 500 before" in seen for seen in told)
+
+
+def test_state_of_a_process_is_the_kernels_letter() -> None:
+    assert process_state(os.getpid()) == "R"
+    assert process_state(2**22 + 1) == "?"
 
 
 async def test_engine_that_finds_no_memory_is_told_to_take_smaller_chunks() -> None:
