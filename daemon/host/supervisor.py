@@ -65,7 +65,7 @@ _log = logging.getLogger("exl3d.supervisor")
 
 LOOK_SECONDS = 0.5
 """Between two looks at the progress page."""
-MEMORY_LOOK_SECONDS = 0.1
+MEMORY_LOOK_SECONDS = 0.25
 """Between two looks at the memory of a dead engine."""
 COST_SECONDS = 120.0
 """How long after an incident those who were interrupted are followed, for its record."""
@@ -143,6 +143,8 @@ class Supervisor:
         self._gone_at = clock()
         self._looked = clock()
         self._since = clock()
+        self._over = False
+        """Nobody is followed any more."""
         self._stopped = asyncio.Event()
 
     def post(self, event: Event) -> None:
@@ -179,6 +181,7 @@ class Supervisor:
         finally:
             if self._process is not None:
                 self._process.kill()
+            self._over = True
             await self._scribe.finish()
 
     async def _next_event(self) -> Event:
@@ -208,6 +211,8 @@ class Supervisor:
         if process is None or boot is None:
             return Ticked(now)
         self._progress = process.progress()
+        if self._vacancy is not None:
+            self._vacancy.notice()
         return Observed(now, boot, _mark(self._progress), self._workforce.outstanding(self._engine))
 
     def observe(self) -> None:
@@ -303,7 +308,7 @@ class Supervisor:
         if self._vacancy is None:
             return
         if self._vacancy.vacated(self._gone_at):
-            self._vacancy.remember()
+            self._vacancy.remember(self._clock())
         elif supervision.awaits_memory(before):
             words = self._vacancy.words()
             _log.warning("GPU memory did not come back: %s", words)
@@ -311,7 +316,7 @@ class Supervisor:
 
     async def _spawn(self, effect: Spawn) -> None:
         boot = effect.boot
-        self._hello = self._progress = None
+        self._process = self._hello = self._progress = None
         self._stopped.clear()
         self._workforce.engine_coming(self._engine)
         try:
@@ -342,7 +347,7 @@ class Supervisor:
             return Cost()
         latest = self._clock() + COST_SECONDS
         figures = self._recovery(self._engine)
-        while figures.waiting and self._clock() < latest:
+        while figures.waiting and self._clock() < latest and not self._over:
             await asyncio.sleep(COST_LOOK_SECONDS)
             if not isinstance(self._machine.mode, Ready):
                 break  # the figures may be those of the next death already

@@ -6,6 +6,8 @@ from typing import Protocol
 
 SLACK_MIB = 256
 """What others on the GPU (a desktop, a browser) may have taken meanwhile."""
+INNOCENT_SECONDS = 1.0
+"""A process this young has not touched the GPU: it still imports torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +39,21 @@ class Vacancy:
         self._gauge = gauge
         self._gpus = gpus
         self._baseline: Mapping[int, int] = {}
+        self._innocent_until = 0.0
 
-    def remember(self) -> None:
+    def remember(self, now: float) -> None:
         """No engine is there, and one is about to be: this is what is used without it."""
+        self._innocent_until = now + INNOCENT_SECONDS
         reading = self._gauge.used_mib()
         if reading is not None:
             self._baseline = self._ours(reading)
+
+    def notice(self) -> None:
+        """An engine loads. The first reading of all may come only now: before the engine took anything, it is the measure."""
+        if not self._baseline:
+            reading = self._gauge.used_mib()
+            if reading is not None and reading.t <= self._innocent_until:
+                self._baseline = self._ours(reading)
 
     def vacated(self, since: float) -> bool:
         """Whether a reading made after `since` shows no more than before; without a baseline there is nothing to wait for."""
