@@ -67,7 +67,7 @@ def people_table(rows: Sequence[PersonRow]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("name", style="bold")
     table.add_column("keys", no_wrap=True)
-    for title in ("weight", "guaranteed", "longest", "at once", "today"):
+    for title in ("weight", "guarantee", "longest", "at once", "today"):
         table.add_column(title, justify="right")
     table.add_column("from", style="dim")
     for row in rows:

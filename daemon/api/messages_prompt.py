@@ -90,6 +90,7 @@ def chat_of_messages(body: MessagesBody) -> Translated:
             "temperature": body.temperature,
             "top_p": body.top_p,
             "top_k": body.top_k,
+            "timeout": body.timeout,
         },
     )
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from daemon.api.schemas import MAX_COUNT, MAX_STOPS, MAX_TOP_K, Json, StopString
+from daemon.api.schemas import MAX_COUNT, MAX_STOPS, MAX_TIMEOUT, MAX_TOP_K, Json, StopString
 
 
 class _Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -234,6 +234,9 @@ class MessagesBody(CountTokensBody, frozen=True, kw_only=True):
     )
     top_k: Annotated[
         Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None, Meta(description="Keep the k likeliest tokens; 0 or -1: all")
+    ] = None
+    timeout: Annotated[
+        Annotated[float, Meta(gt=0, le=MAX_TIMEOUT)] | None, Meta(description="Seconds after which nobody waits any more")
     ] = None
     metadata: Annotated[Metadata | None, Meta(description="Accepted; owners come from keys")] = None
     cache_control: Annotated[Json | None, Meta(description="Without effect: the prefix cache finds prefixes by itself")] = None

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from daemon.api.errors import Dialect
 from daemon.api.in_force import InForce
@@ -179,6 +179,7 @@ def duration(seconds: float) -> str:
 
 
 def _instant(seconds: float) -> str:
-    """A moment in RFC 3339, rounded up: whoever waits that long has waited long enough."""
-    moment = datetime.fromtimestamp(math.floor(seconds), UTC) + timedelta(seconds=1 if seconds % 1 else 0)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    """A moment in RFC 3339, to the next second: whoever waits that long has waited long enough. A sum of times that means a
+    full second may be a rounding error above it.
+    """
+    return datetime.fromtimestamp(math.ceil(round(seconds, 3)), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

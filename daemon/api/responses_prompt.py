@@ -41,7 +41,17 @@ _NAMES = Names(
         ("messages", "input"),
     ]
 )
-_SAME = ("top_k", "min_p", "presence_penalty", "frequency_penalty", "seed", "stop", "ignore_eos", "chat_template_kwargs")
+_SAME = (
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "stop",
+    "ignore_eos",
+    "timeout",
+    "chat_template_kwargs",
+)
 """Fields that chats have under the same name."""
 
 

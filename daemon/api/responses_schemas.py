@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from daemon.api.schemas import MAX_COUNT, MAX_STOPS, MAX_TOP_K, Json, StopString
+from daemon.api.schemas import MAX_COUNT, MAX_STOPS, MAX_TIMEOUT, MAX_TOP_K, Json, StopString
 
 
 class _Tagged(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -211,6 +211,9 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Text that ends the answer and is not part of it; does not act inside reasoning"),
     ] = None
     ignore_eos: Annotated[bool | None, Meta(description="The model's own stop tokens do not end the answer")] = None
+    timeout: Annotated[
+        Annotated[float, Meta(gt=0, le=MAX_TIMEOUT)] | None, Meta(description="Seconds after which nobody waits any more")
+    ] = None
     chat_template_kwargs: Annotated[Json | None, Meta(description="Variables of the chat template, as enable_thinking")] = None
     include: Annotated[
         list[str] | None, Meta(description="message.output_text.logprobs is refused; others ask for what never occurs here")
