@@ -392,7 +392,8 @@ def _looked_at_ready(machine: Machine, before: Ready, event: Observed, policy: P
     mode = replace(before, advanced=advanced, observed=event.t, mark=mark, served=served)
     history = machine.history if served < policy.calm else replace(machine.history, row=0, tight=None)
     machine = Machine(mode, history)
-    return doubted(machine, mode, before.mark, event.t, policy) or _unless_hung(machine, mode, event.t, policy)
+    idle = not event.outstanding
+    return doubted(machine, mode, before.mark, event.t, policy, idle=idle) or _unless_hung(machine, mode, event.t, policy)
 
 
 def _unless_hung(machine: Machine, mode: Starting | Ready, t: float, policy: Policy) -> Decision:

@@ -109,6 +109,8 @@ def describe_all(machine: Machine) -> str:
     """`describe`, with how the engine differs from the configured one, and what people are advised to do."""
     parts = [describe(machine.mode)]
     history = machine.history
+    if isinstance(machine.mode, Ready) and machine.mode.doubt is not None:
+        parts.append(f"the watchdog holds it for broken until it computes again: {machine.mode.doubt.words}")
     if history.changes and boot_of(machine.mode) is not None:
         parts.append(f"built with {history.changes}, because the configured size did not fit")
     if history.advice is not None and not isinstance(machine.mode, Failed):

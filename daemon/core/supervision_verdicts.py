@@ -1,8 +1,8 @@
 """What the supervisor does about the watchdog's verdicts.
 
 1. Evidence against the whole device is remembered: whoever was in flight did not cause it.
-2. A verdict that calls for a new engine is a doubt while one serves: tokens generated after it disprove it, and only where none
-   come is the engine ended. About an engine that is being ended or gone it chooses what comes after it.
+2. A verdict that calls for a new engine is a doubt while one serves: tokens computed after it disprove it, and only where work
+   is there and none come is the engine ended. About an engine that is being ended or gone it chooses what comes after it.
 3. A verdict that calls for more than that is written down and told; nothing is done about it but to stop trying when no engine
    comes up.
 """
@@ -103,15 +103,19 @@ def _tighten(machine: Machine, event: Judged, policy: Policy) -> Decision:
             return machine, noted(machine, event.words)
 
 
-def doubted(machine: Machine, mode: Ready, mark: Mark, t: float, policy: Policy) -> Decision | None:
-    """A look at an engine in doubt: whether it has disproved it, or is to be ended. None: neither yet, or there is no doubt.
+def doubted(machine: Machine, mode: Ready, mark: Mark, t: float, policy: Policy, *, idle: bool) -> Decision | None:
+    """A look at an engine in doubt: whether it has disproved it, or is to be ended. None: there is no doubt, or not yet reason.
 
-    `mark` is what was seen at the last look, `mode.mark` what is seen now.
+    `mark` is what was seen at the last look, `mode.mark` what is seen now. An idle engine can prove nothing and hurts nobody: its
+    time begins with the next request.
     """
     doubt = mode.doubt
     if doubt is None:
         return None
-    tokens = mode.mark.generated_tokens > mark.generated_tokens
+    if idle:
+        return replace(machine, mode=replace(mode, doubt=replace(doubt, t=max(t, doubt.t)))), ()
+    now = mode.mark
+    tokens = now.generated_tokens > mark.generated_tokens or now.prompt_tokens > mark.prompt_tokens
     if tokens and t - doubt.t > policy.blind / 2:
         return replace(machine, mode=replace(mode, doubt=None)), ()
     if t - doubt.t < policy.doubt:

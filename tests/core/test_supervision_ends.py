@@ -295,9 +295,24 @@ def test_verdict_against_an_engine_that_goes_on_generating_is_disproved() -> Non
     assert machine.mode.doubt is None
 
 
-@pytest.mark.parametrize("outstanding", [True, False])
-def test_verdict_against_an_engine_that_generates_nothing_ends_it_sooner_than_its_patience(outstanding: bool) -> None:
-    still = [Observed(float(t), 1, Mark(1), outstanding) for t in range(2, 22)]
+def test_verdict_against_an_idle_engine_waits_for_the_next_request() -> None:
+    """Nobody is hurt meanwhile, and a restart for nothing costs a load."""
+    idle = [Observed(float(t), 1, Mark(1), outstanding=False) for t in range(2, 600)]
+    machine, effects = play([*idle[:8], XID, *idle[8:]], ready())
+    assert effects == []
+    assert "Xid 31 of our process" in describe_all(machine)
+    asked = [Observed(600.0 + t, 1, Mark(1), outstanding=True) for t in range(12)]
+    _, effects = play(asked, machine)
+    assert [type(effect) for effect in effects] == [OpenIncident, Interrupt, Terminate]
+    answered = [Observed(600.0 + t, 1, Mark(t, 256 * t), outstanding=True) for t in range(12)]
+    machine, effects = play(answered, machine)
+    assert effects == []
+    assert isinstance(machine.mode, Ready)
+    assert machine.mode.doubt is None
+
+
+def test_verdict_against_an_engine_that_computes_nothing_ends_it_sooner_than_its_patience() -> None:
+    still = [Observed(float(t), 1, Mark(1), outstanding=True) for t in range(2, 22)]
     machine, effects = play([*still[:8], XID, *still[8:]], ready())
     assert [type(effect) for effect in effects] == [OpenIncident, Interrupt, Terminate]
     assert isinstance(machine.mode, Stopping)
