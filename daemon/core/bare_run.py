@@ -10,6 +10,9 @@ class BareRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     streams: int
     tokens: int
     """Tokens for each prompt."""
+    late: str | None = None
+    """A prompt that comes, for one token, once everybody has generated `late_after` tokens."""
+    late_after: int = 16
 
 
 class BareReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,3 +28,9 @@ class BareResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Generated, all prompts together."""
     seconds: float
     """From the first job enqueued to the last token."""
+    gaps_before: list[float] = []
+    """Seconds between two tokens of a prompt until the late one came."""
+    gaps_beside: list[float] = []
+    """The same while that one was prefilled."""
+    late_seconds: float | None = None
+    """From the late prompt's enqueuing to its token."""

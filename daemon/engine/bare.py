@@ -33,9 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cache-tokens", type=int, default=8192)
     parser.add_argument("--max-batch", type=int, default=16)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--null-profile")
     given = parser.parse_args(arguments)
     settings = EngineSettings(
-        backend=BackendKind(given.backend), cache_tokens=given.cache_tokens, max_batch=given.max_batch, threads=given.threads
+        backend=BackendKind(given.backend),
+        cache_tokens=given.cache_tokens,
+        max_batch=given.max_batch,
+        threads=given.threads,
+        null_profile=given.null_profile,
     )
     device = runtime.prepare(settings)
     generator = _load(Configure(str(given.model), given.cache_tokens, settings, ""), device)
@@ -73,17 +78,58 @@ def _load(configure: Configure, device: runtime.Device) -> "Generator":
 def _run(generator: "Generator", wanted: BareRun) -> BareResult:
     """Keep `streams` jobs in the generator until every prompt has its tokens."""
     waiting = deque(_jobs(generator, wanted))
+    gaps = _Gaps(generator, wanted)
     began = time.perf_counter()
     for _ in range(min(wanted.streams, len(waiting))):
         generator.enqueue(waiting.popleft())
     tokens = 0
     while generator.num_remaining_jobs():
         for result in generator.iterate():
+            if wanted.late is not None:
+                gaps.take(result)
             if result.get("eos"):
-                tokens += wanted.tokens if result.get("eos_reason") == "max_new_tokens" else 0
+                whole = result.get("eos_reason") == "max_new_tokens" and not gaps.is_late(result)
+                tokens += wanted.tokens if whole else 0
                 if waiting:
                     generator.enqueue(waiting.popleft())
-    return BareResult(tokens, time.perf_counter() - began)
+    return BareResult(tokens, time.perf_counter() - began, gaps.before, gaps.beside, gaps.late_seconds)
+
+
+class _Gaps:
+    """Times between tokens, before and beside a late prompt, which it enqueues when it is time."""
+
+    def __init__(self, generator: "Generator", wanted: BareRun) -> None:
+        self._generator = generator
+        self._wanted = wanted
+        self._last: dict[object, tuple[float, int]] = {}
+        self._late: Job | None = None
+        self._enqueued = 0.0
+        self.before: list[float] = []
+        self.beside: list[float] = []
+        self.late_seconds: float | None = None
+
+    def is_late(self, result: dict[str, object]) -> bool:
+        """Whether it is about the late prompt."""
+        return self._late is not None and result["job"] is self._late
+
+    def take(self, result: dict[str, object]) -> None:
+        """A result of an iteration."""
+        if result.get("stage") != "streaming":
+            return
+        now, job = time.perf_counter(), result["job"]
+        if self.is_late(result):
+            self.late_seconds = self.late_seconds or now - self._enqueued
+            return
+        last, count = self._last.get(job, (now, 0))
+        self._last[job] = (now, count + 1)
+        if count and self.late_seconds is None:
+            (self.before if self._late is None else self.beside).append(now - last)
+        everybody = len(self._last) == self._wanted.streams
+        if self._late is None and everybody and min(n for _, n in self._last.values()) >= self._wanted.late_after:
+            late = BareRun([self._wanted.late or ""], 1, 1)
+            (self._late,) = _jobs(self._generator, late)
+            self._enqueued = time.perf_counter()
+            self._generator.enqueue(self._late)
 
 
 def _jobs(generator: "Generator", wanted: BareRun) -> list["Job"]:

@@ -7,7 +7,7 @@ needed of each is decoded.
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import aiohttp
 import msgspec
@@ -115,7 +115,7 @@ async def run(target: Target, load: Load) -> list[Sample]:
 
     async def work(session: aiohttp.ClientSession) -> None:
         for number in numbers:
-            samples[number] = await _ask(session, target, body(target, load, number))
+            samples[number] = await ask(session, target, body(target, load, number))
 
     async with session_for(target.key) as session, asyncio.TaskGroup() as workers:
         for _ in range(load.streams):
@@ -139,9 +139,10 @@ def session_for(key: str | None) -> aiohttp.ClientSession:
 class _Recorder:
     """Collects what one request shows, event by event."""
 
-    __slots__ = ("first", "gaps", "last", "problem", "sent", "usage")
+    __slots__ = ("first", "gaps", "last", "on_text", "problem", "sent", "usage")
 
-    def __init__(self) -> None:
+    def __init__(self, on_text: Callable[[float], None] | None = None) -> None:
+        self.on_text = on_text
         self.sent = time.perf_counter()
         self.first: float | None = None
         self.last = self.sent
@@ -162,6 +163,8 @@ class _Recorder:
         else:
             self.gaps.append(now - self.last)
         self.last = now
+        if self.on_text is not None:
+            self.on_text(now)
 
     def sample(self) -> Sample:
         """What was seen."""
@@ -183,9 +186,12 @@ def _has_text(choice: _Choice) -> bool:
     return bool(choice.text) or (delta is not None and bool(delta.content or delta.reasoning_content or delta.reasoning))
 
 
-async def _ask(session: aiohttp.ClientSession, target: Target, data: bytes) -> Sample:
+async def ask(
+    session: aiohttp.ClientSession, target: Target, data: bytes, on_text: Callable[[float], None] | None = None
+) -> Sample:
+    """Send one request and hear it to its end. What goes wrong is part of the sample; `on_text` hears when each text came."""
     path = "chat/completions" if target.endpoint is Endpoint.CHAT else "completions"
-    seen = _Recorder()
+    seen = _Recorder(on_text)
     complete = False
     try:
         async with session.post(f"{target.base_url}/{path}", data=data) as answer:

@@ -128,6 +128,8 @@ async def bare(setup: Setup) -> AsyncGenerator[Bare]:
     """Start the bare generator and wait until it is ready."""
     arguments = ["-m", "daemon.engine.bare", "--model", str(setup.model), "--backend", setup.backend]
     arguments += ["--cache-tokens", str(setup.cache_tokens), "--max-batch", str(setup.max_batch), "--threads", str(setup.threads)]
+    if setup.base.engine.null_profile is not None:
+        arguments += ["--null-profile", setup.base.engine.null_profile]
     with tempfile.TemporaryDirectory(prefix="exl3d-bench-") as folder:
         log = Path(folder, "log")
         async with _child(arguments, log) as process:
