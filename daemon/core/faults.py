@@ -22,7 +22,7 @@ from daemon.core.faults_values import Label, Ours, Platform, Remedy, Verdict, wo
 
 __all__ = [
     "Channel", "Evidence", "KernelLines", "Label", "NvmlFailed", "Ours", "Platform", "ProbeOutcome", "Probed", "Raised", "Remedy",
-    "SmiOutput", "Stalled", "Text", "Verdict", "WindowsEvent", "judge",
+    "SmiOutput", "Stalled", "Text", "Verdict", "WindowsEvent", "judge", "judge_lines",
 ]  # fmt: skip
 
 
@@ -194,6 +194,14 @@ def _judge_text(evidence: Text, ours: Ours) -> Verdict:
             return worst(tuple(judge_nvml_text(line) for line in _lines(evidence.text)))
         case Channel.WINDOWS_EVENT:
             return judge_windows("", 0, evidence.text)
+
+
+def judge_lines(evidence: KernelLines, ours: Ours) -> tuple[Verdict, ...]:
+    """What lines printed together say: first the quiet hints among them, then the worst, if that is more than noise."""
+    verdicts = judge_kernel(tuple(kernel_line(line) for line in evidence.lines), ours)
+    hints = tuple(verdict for verdict in verdicts if verdict.quiet and verdict.label is not Label.BENIGN_NOISE)
+    loudest = worst(verdicts)
+    return hints if loudest.quiet else (*hints, loudest)
 
 
 def judge(evidence: Evidence, ours: Ours | None = None) -> Verdict:

@@ -215,7 +215,7 @@ class GpuTelemetry:
             answer, self._answer = self._answer, None
             self._take(answer)
         else:
-            self._hangs(self._clock() - self._asked)
+            self._hangs(self._answer, self._clock() - self._asked)
 
     def _ask(self) -> asyncio.Future[_Reading]:
         loop = asyncio.get_running_loop()
@@ -235,9 +235,10 @@ class GpuTelemetry:
         self._jobs.put(job)
         return answer
 
-    def _hangs(self, seconds: float) -> None:
+    def _hangs(self, answer: asyncio.Future[_Reading], seconds: float) -> None:
         if not self._hung:
             self._hung = True
+            answer.add_done_callback(lambda _: self._wanted.set())
             _log.warning("NVML does not answer; the last values stay")
             self._on_hang(seconds)
         self._sense = Sense(NAME, SenseState.STALE, f"no answer for {seconds:.0f} s; the last values stay")

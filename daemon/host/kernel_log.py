@@ -38,7 +38,9 @@ _RECORD = 8192
 
 @dataclass(frozen=True, slots=True)
 class KernelGroup:
-    """Lines that were printed together. `t` is when the first of them was, on CLOCK_MONOTONIC."""
+    """Lines that were printed together. `t` is when the last of them was, on CLOCK_MONOTONIC: what we did before it may have
+    caused them.
+    """
 
     t: float
     lines: KernelLines
@@ -57,9 +59,8 @@ class _Gatherer:
 
     def add(self, record: KernelRecord) -> None:
         now = self._clock()
+        self._t = record.t if record.t is not None and 0 <= now - record.t <= _CREDIBLE_SECONDS else now
         if not self._lines:
-            credible = record.t is not None and 0 <= now - record.t <= _CREDIBLE_SECONDS
-            self._t = record.t if credible and record.t is not None else now
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self.flush)
         self._lines[record.text] = None
         if len(self._lines) >= MOST_LINES:

@@ -15,63 +15,10 @@ from daemon.core.faults import NvmlFailed
 from daemon.core.gpu import GpuProcess, GpuReading
 from daemon.core.senses import SenseState
 from daemon.host.gpu_telemetry import GpuTelemetry
-from daemon.host.nvml import Identity, NvmlError, PyNvml
+from daemon.host.nvml import NvmlError, PyNvml
+from tests.host.fake_nvml import CARDS, FakeNvml
 
 NOT_SUPPORTED, NOT_LOADED, LOST, BLOCKED, UNKNOWN = 3, 9, 15, 17, 999
-CARDS = (Identity("RTX 5070 Ti", "GPU-a", "0000:01:00"), Identity("RTX 5070 Ti", "GPU-b", "0000:02:00"))
-
-
-class FakeNvml:
-    """A driver that does as it is told. `fails` maps a call, or a call and a GPU, to the code it fails with."""
-
-    def __init__(self) -> None:
-        self.fails: dict[str, int] = {}
-        self.used = 4000
-        self.calls: list[str] = []
-        self.gate = threading.Event()
-        self.gate.set()
-        self.threads: set[int] = set()
-
-    def start(self) -> None:
-        self._called("start")
-
-    def stop(self) -> None:
-        self._called("stop")
-
-    def count(self) -> int:
-        self._called("count")
-        return len(CARDS)
-
-    def identity(self, gpu: int) -> Identity:
-        return CARDS[gpu]
-
-    def memory(self, gpu: int) -> tuple[int, int]:
-        self._called("memory", gpu)
-        return self.used + gpu, 16000
-
-    def temperature(self, gpu: int) -> int:
-        self._called("temperature", gpu)
-        return 61
-
-    def utilisation(self, gpu: int) -> float:
-        self._called("utilisation", gpu)
-        return 0.5
-
-    def power(self, gpu: int) -> float:
-        self._called("power", gpu)
-        return 212.5
-
-    def processes(self, gpu: int) -> tuple[GpuProcess, ...]:
-        self._called("processes", gpu)
-        return (GpuProcess(7, 3900), GpuProcess(8, None))
-
-    def _called(self, call: str, gpu: int | None = None) -> None:
-        self.threads.add(threading.get_ident())
-        self.calls.append(call)
-        self.gate.wait()
-        code = self.fails.get(call if gpu is None else f"{call} {gpu}", self.fails.get(call, 0))
-        if code:
-            raise NvmlError(call, code)
 
 
 class Bench:
@@ -237,8 +184,6 @@ async def test_hung_call_keeps_the_last_values_and_never_piles_up() -> None:
         assert len(bench.nvml.threads) == 1
         bench.nvml.used = 5000
         bench.nvml.gate.set()
-        bench.telemetry.read_soon()
-        await until(lambda: bench.state is SenseState.WORKING)
         await until(lambda: bench.telemetry.readings()[0].used_mib == 5000)
     assert bench.failures == []
 

@@ -162,17 +162,27 @@ async def test_burst_of_equal_lines_is_one_line_and_a_flood_comes_in_pieces(fake
     assert max(len(group.lines.lines) for group in heard) <= MOST_LINES
 
 
-async def test_group_carries_the_time_of_its_first_line_unless_that_is_absurd(fake: Path) -> None:
+async def test_group_carries_the_time_of_its_last_line_unless_that_is_absurd(fake: Path) -> None:
     heard = Heard()
     then = time.monotonic() - 3
-    (fake / "follow0").write_bytes(entry("late", __MONOTONIC_TIMESTAMP=str(int(then * 1e6))))
-    (fake / "follow1").write_bytes(entry("future", __MONOTONIC_TIMESTAMP=str(10**17)))
-    (fake / "last1").touch()
+    early, late = (str(int(at * 1e6)) for at in (then - 1, then))
+    (fake / "follow0").write_bytes(entry("early", __MONOTONIC_TIMESTAMP=early) + entry("late", __MONOTONIC_TIMESTAMP=late))
+    (fake / "last0").touch()
+    async with following(heard, gather=0.3):
+        await until(lambda: "late" in heard.lines())
+    assert abs(heard[-1].t - then) < 0.001
+
+
+async def test_time_of_a_line_that_cannot_be_is_replaced_by_now(fake: Path) -> None:
+    heard = Heard()
+    began = time.monotonic()
+    (fake / "follow0").write_bytes(entry("future", __MONOTONIC_TIMESTAMP=str(10**17)))
+    (fake / "follow1").write_bytes(entry("ancient", __MONOTONIC_TIMESTAMP="1"))
+    (fake / "follow2").write_bytes(entry("nonsense", __MONOTONIC_TIMESTAMP="x"))
+    (fake / "last2").touch()
     async with following(heard):
-        await until(lambda: "late" in heard.lines() and "future" in heard.lines())
-    times = {group.lines.lines[0]: group.t for group in heard}
-    assert abs(times["late"] - then) < 0.001
-    assert then < times.get("future", then + 1) <= time.monotonic()
+        await until(lambda: "nonsense" in heard.lines())
+    assert all(began <= group.t <= time.monotonic() for group in heard)
 
 
 async def test_neither_journal_nor_kmsg_is_said_once(fake: Path, caplog: pytest.LogCaptureFixture) -> None:
