@@ -48,10 +48,7 @@ async def test_continuation_is_that_of_a_fresh_request_and_delivered_text_stands
 ) -> None:
     """Three streams, one of them longer than a page, killed at about the same time in the middle of their answers."""
     dense = architecture is Architecture.LLAMA
-    if dense:
-        model = write_checkpoint(architecture, tmp_path)
-    else:
-        model = write_exl3_checkpoint(architecture, tmp_path, rate=4)
+    model = write_checkpoint(architecture, tmp_path) if dense else write_exl3_checkpoint(architecture, tmp_path, rate=4)
     engine = EngineSettings(backend=BackendKind.CPU, cache_tokens=8192, max_batch=4, threads=1)
     requests = [ask(text(length, seed), COUNT, Sampler(temperature=0.0), logprobs=2) for seed, length in enumerate((20, 60, 300))]
     async with real_house(model, engine) as h:
