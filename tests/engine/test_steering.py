@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from daemon.core.wire import Prefilling, Steer
-from daemon.engine.exl3.pace import MAX_PAUSE, Pace
+from daemon.engine.exl3.pace import MAX_PAUSE, Pace, PrefillCost
 from tests.engine.conftest import NullBench
 from tests.engine.workbench import ask, text
 
@@ -66,10 +66,14 @@ def test_short_prompts_submitted_together_are_prefilled_in_one_step(null_bench: 
     assert bench.results[0].durations.decode_tokens == 4
 
 
+LONG = [80_000]
+"""The rest of a prompt that takes many steps."""
+
+
 def _measured(decode: float, per_token: float) -> Pace:
     pace = Pace(2048)
     pace.decoded(decode)
-    pace.prefilled(1000, 1000 * per_token, decoding=0)
+    pace.prefilled(1000, 1, 1000 * per_token, decoding=0)
     return pace
 
 
@@ -80,47 +84,86 @@ def test_the_chunk_fits_the_latency_target(target: float, expected: int) -> None
     """Decode 0.02 s, prefill 0.25 ms a token: what is left of the target is spent on the prompt."""
     pace = _measured(0.02, 0.00025)
     pace.steer(Steer(itl_target=target))
-    assert pace.budget(decoding=3) == expected
+    assert pace.budget(3, LONG) == expected
+
+
+def _taken(pace: Pace, rests: list[int], *, decode: float, per_token: float, steps: int) -> list[int]:
+    """What each of many steps prefills while two streams decode."""
+    given: list[int] = []
+    for _ in range(steps):
+        tokens = pace.budget(2, rests)
+        pace.decoded(decode)
+        pace.prefilled(tokens, 1, tokens * per_token, decoding=2)
+        given.append(tokens)
+    return given
 
 
 def test_a_target_below_the_smallest_chunk_is_kept_on_average() -> None:
     """Decode 0.02 s, a page costs 0.1 s, 0.04 s wanted: one page in five steps or so."""
     pace = _measured(0.02, 0.1 / 256)
     pace.steer(Steer(itl_target=0.04))
-    spent = 0.0
-    steps = 100
-    for _ in range(steps):
-        tokens = pace.budget(decoding=2)
-        seconds = tokens * 0.1 / 256
-        pace.prefilled(tokens, seconds, decoding=2)
-        spent += 0.02 + seconds
-    assert 0.03 < spent / steps <= 0.041
+    given = _taken(pace, LONG, decode=0.02, per_token=0.1 / 256, steps=100)
+    assert 0.03 < 0.02 + sum(given) * 0.1 / 256 / 100 <= 0.041
 
 
 def test_a_prompt_is_never_starved_by_a_target_that_cannot_be_met() -> None:
     """Its smallest chunk comes all the same, now and then."""
     pace = _measured(0.05, 0.001)
     pace.steer(Steer(itl_target=0.01))
-    given = [pace.budget(decoding=1) for _ in range(MAX_PAUSE * 3)]
+    given = _taken(pace, LONG, decode=0.05, per_token=0.001, steps=MAX_PAUSE * 3)
     assert given.count(256) == 3
     assert set(given) == {0, 256}
+
+
+def test_a_machine_too_slow_for_the_target_gives_prompts_a_share_all_the_same() -> None:
+    """Decode alone takes longer than was wanted: a fifth of the time is the prompt's."""
+    pace = _measured(0.5, 0.001)
+    pace.steer(Steer(itl_target=0.25))
+    given = _taken(pace, LONG, decode=0.5, per_token=0.001, steps=200)
+    assert sum(given) * 0.001 == pytest.approx(0.25 * 0.5 * 200, rel=0.05)
 
 
 def test_without_a_target_running_streams_are_slowed_by_a_bounded_factor() -> None:
     """The engine's own choice on a slow machine: a page costs four decode steps and is taken every other step at most."""
     pace = _measured(0.1, 0.4 / 256)
-    given = 0
-    for _ in range(60):
-        tokens = pace.budget(decoding=1)
-        pace.prefilled(tokens, tokens * 0.4 / 256, decoding=1)
-        given += tokens > 0
-    assert 20 <= given <= 35
+    given = _taken(pace, LONG, decode=0.1, per_token=0.4 / 256, steps=60)
+    assert 20 <= sum(tokens > 0 for tokens in given) <= 35
+
+
+def test_a_short_prompt_is_finished_at_once_and_the_long_one_pays_for_it() -> None:
+    """It costs less than the target; the next steps prefill less until that is worked off."""
+    pace = _measured(0.02, 0.0002)
+    pace.steer(Steer(itl_target=0.25))
+    tokens = pace.budget(3, [1100, *LONG])
+    assert 1100 <= tokens <= 1150
+    pace.prefilled(tokens, 1, tokens * 0.0002, decoding=3)
+    usual = int(0.23 / 0.0002) // 256 * 256
+    assert pace.budget(3, LONG) == usual
+
+
+def test_short_prompts_beside_answers_that_have_just_begun_come_in_together() -> None:
+    """However slow the machine: seven of them cost two seconds here, and the batch then decodes in step."""
+    pace = _measured(0.4, 0.007)
+    pace.steer(Steer(itl_target=0.25))
+    shorts = [40] * 7
+    assert pace.budget(1, shorts, begun=True) == 280
+    assert pace.budget(1, shorts) < 280
+    assert pace.budget(1, [4000, *shorts], begun=True) == 0
+
+
+def test_what_a_pass_costs_is_told_from_what_its_tokens_cost() -> None:
+    """From passes of different sizes: 10 ms each and 0.1 ms a token."""
+    cost = PrefillCost()
+    for tokens in (40, 2048, 256, 60, 1024):
+        cost.measure(1, tokens, 0.01 + tokens * 0.0001)
+    assert cost.seconds(512) == pytest.approx(0.0612, rel=0.01)
+    assert cost.tokens(0.0612) == pytest.approx(512, abs=6)
 
 
 def test_an_unmeasured_engine_begins_with_a_page() -> None:
     """Until times are known."""
-    assert Pace(2048).budget(decoding=1) == 256
-    assert Pace(2048).budget(decoding=0) == 2048
+    assert Pace(2048).budget(1, LONG) == 256
+    assert Pace(2048).budget(0, LONG) == 2048
 
 
 def test_memory_halves_the_chunk_down_to_a_page() -> None:

@@ -45,6 +45,8 @@ from daemon.engine.exl3.thought import Thought
 from daemon.engine.exl3.ticket import PROBE, Desk, Standing, Ticket, flatten
 
 _BYTES_A_PAGE = 4096
+_BEGUN = 8
+"""Tokens up to which an answer has only just begun."""
 
 
 class Exl3Backend:
@@ -89,6 +91,7 @@ class Exl3Backend:
             ),
             eos=self._loaded.eos,
             vocabulary=self._loaded.vocabulary,
+            memory=self._loaded.memory,
         )
 
     # --- commands ----------------------------------------------------------------------------------------------------
@@ -255,12 +258,14 @@ class Exl3Backend:
             return
         waiting.sort(key=_order)
         decoding = len(active) - len(waiting)
-        budget = self._pace.budget(decoding)
-        for job in waiting:
-            if budget <= 0:
+        begun = all(job.ticket.given < _BEGUN for job in active)
+        rests = [job.prompt_left() for job in waiting]
+        budget = self._pace.budget(decoding, rests, begun=begun)
+        for job, rest in zip(waiting, rests, strict=True):
+            if budget < min(rest, PAGE_SIZE):
                 break
             budget -= self._prefill(job, results, budget)
-        self._pace.prefilled(self.desk.prefilled, self.desk.prefill_seconds, decoding)
+        self._pace.prefilled(self.desk.prefilled, self.desk.prefill_passes, self.desk.prefill_seconds, decoding)
 
     def settle(self) -> None:
         """Wait until the device has done what was asked of it."""

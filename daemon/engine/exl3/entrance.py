@@ -2,12 +2,12 @@
 after a contained fault.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from exllamav3 import Generator, Tokenizer
 
-from daemon.core.wire import Constraint, FailureClass
+from daemon.core.wire import Constraint, DeviceMemory, FailureClass
 from daemon.engine.exl3.constraint import Compiled, GrammarBroken, GrammarCompiler, GrammarFilter
 from daemon.engine.exl3.faults import describe
 from daemon.engine.exl3.job import Crew, ServedJob
@@ -26,6 +26,8 @@ class Loaded:
     vocabulary: int
     eos: list[int]
     on_gpu: bool
+    memory: list[DeviceMemory] = field(default_factory=list[DeviceMemory])
+    """What each GPU holds now."""
 
 
 class Entrance:

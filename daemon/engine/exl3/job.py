@@ -200,6 +200,11 @@ class ServedJob(Job):
         sequence = self.sequences[0]
         return sequence.kv_position == sequence.sequence_ids.seq_len - 1
 
+    def prompt_left(self) -> int:
+        """Tokens of the prompt that are not in the cache."""
+        sequence = self.sequences[0]
+        return sequence.sequence_ids.seq_len - 1 - sequence.kv_position
+
     def get_max_seq_len(self) -> int:
         """Tokens of the sequence once it decodes."""
         sequence = self.sequences[0]
@@ -214,11 +219,13 @@ class ServedJob(Job):
             self.crew.prefill_round(results)
 
     def run_prefill(self, results: list[dict[str, object]], limit: int) -> int:
-        """Prefill up to `limit` tokens, a multiple of a page. Gives the number computed; cached ones cost nothing."""
+        """Prefill up to `limit` tokens: whole pages, or the rest of the prompt; one page or rest in any case. Gives the number
+        computed; cached ones cost nothing.
+        """
         began = time.perf_counter()
         computed = 0
         try:
-            while (computed == 0 or computed + PAGE_SIZE <= limit) and not self.is_prefill_done():
+            while not self.is_prefill_done() and (computed == 0 or computed + min(PAGE_SIZE, self.prompt_left()) <= limit):
                 computed += self._pass(results, limit - computed)
         except Exception as problem:
             self._distrust_pages()
@@ -233,7 +240,9 @@ class ServedJob(Job):
     def _pass(self, results: list[dict[str, object]], limit: int) -> int:
         sequence = self.sequences[0]
         position, cached = sequence.kv_position, self._cached()
-        size = max(PAGE_SIZE, limit // PAGE_SIZE * PAGE_SIZE)
+        left = self.prompt_left()
+        size = -(-left // PAGE_SIZE) * PAGE_SIZE if left <= limit else max(PAGE_SIZE, limit // PAGE_SIZE * PAGE_SIZE)
+        self.desk.prefill_passes += 1
         super().prefill(results, None if size >= self.generator.max_chunk_size else size)
         self.crew.settle()
         advanced = sequence.kv_position - position

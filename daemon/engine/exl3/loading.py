@@ -6,7 +6,7 @@ failure leaves as EngineFailed with words that say what to change; the process e
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from exllamav3.architecture.architectures import get_architectures
 from exllamav3.constants import PAGE_SIZE
 
 from daemon.core.settings import EngineSettings
-from daemon.core.wire import Configure, FatalClass
+from daemon.core.wire import Configure, DeviceMemory, FatalClass
 from daemon.engine.backend import EngineFailed, LoadProgress, PrefillWatch
 from daemon.engine.cpu.coverage import require_operations
 from daemon.engine.cpu.extension import OperationMissing
@@ -23,6 +23,7 @@ from daemon.engine.exl3.backend import Exl3Backend
 from daemon.engine.exl3.constraint import GrammarCompiler
 from daemon.engine.exl3.entrance import Loaded
 from daemon.engine.exl3.faults import FaultKind, classify, describe
+from daemon.engine.exl3.held_memory import TorchCuda, device_of_layers, held_memory
 from daemon.engine.exl3.json_values import as_list, as_object
 from daemon.engine.exl3.null_parts import NullParts, load_null
 from daemon.engine.exl3.pace import Pace
@@ -50,6 +51,7 @@ class Parts:
     backend: str
     vocabulary: int
     eos: list[int]
+    memory: list[DeviceMemory] = field(default_factory=list[DeviceMemory])
 
 
 def load(
@@ -82,6 +84,7 @@ def load(
         vocabulary=parts.vocabulary,
         eos=parts.eos,
         on_gpu=device.kind is DeviceKind.CUDA,
+        memory=parts.memory,
     )
     backend = Exl3Backend(loaded, desk, Pace(generator.max_chunk_size), grammars, settings.reserve_tokens, watch)
     if null is not None:
@@ -149,6 +152,7 @@ def _load_parts(configure: Configure, device: Device, tokens: int, progress: Loa
         backend=f"exl3 on {device.kind.value}",
         vocabulary=config.vocab_size,
         eos=list(config.eos_token_id_list),
+        memory=held_memory(TorchCuda(), device_of_layers(model.modules)) if device.kind is DeviceKind.CUDA else [],
     )
 
 

@@ -78,6 +78,11 @@ class Ticket:
         return self.position > len(self.ids)
 
     @property
+    def given(self) -> int:
+        """Tokens it has been given in this attempt."""
+        return self.position - len(self.ids)
+
+    @property
     def prompt(self) -> Sequence[int]:
         """The ids before generated text begins."""
         return self.ids[: self.request.origin]
@@ -127,6 +132,7 @@ class Desk:
     """When the step began, by CLOCK_MONOTONIC: requests that enter it get their pages at once."""
     decoded: int = 0
     prefilled: int = 0
+    prefill_passes: int = 0
     prefill_seconds: float = 0.0
     prefill_done: bool = False
     """This step's prefill round is over."""
@@ -137,6 +143,7 @@ class Desk:
         self.began = time.monotonic()
         self.decoded = 0
         self.prefilled = 0
+        self.prefill_passes = 0
         self.prefill_seconds = 0.0
         self.prefill_done = False
         self.lost = None
