@@ -434,6 +434,25 @@ class Limits(_Value, frozen=True):
     vision: bool = False
 
 
+class DeviceMemory(_Value, frozen=True):
+    """What one GPU holds once everything is loaded and warmed up. Bytes."""
+
+    name: str
+    """As the driver calls the card."""
+    uuid: str
+    """Empty where torch does not tell it."""
+    total: int
+    """What CUDA can use: a little less than the card's label says."""
+    free: int
+    """Free now, whoever uses the rest."""
+    reserved: int
+    """Held by torch now."""
+    peak: int
+    """The most that torch has held, a prefill chunk of the warm-up included."""
+    layers: int
+    """Decoder layers that lie there; 0 where every layer lies on every GPU, or none here."""
+
+
 class Hello(_Message, frozen=True):
     """First report of an engine: what is loaded. After it requests are taken."""
 
@@ -448,6 +467,8 @@ class Hello(_Message, frozen=True):
     eos: list[int]
     vocabulary: int
     """Rows of the logits that stand for tokens."""
+    memory: list[DeviceMemory] = []
+    """By GPU; empty where there is none: what a CPU engine holds says nothing about a plan for GPUs."""
 
 
 class Loading(_Message, frozen=True):

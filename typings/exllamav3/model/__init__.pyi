@@ -25,6 +25,7 @@ class Config:
 
 class Module:
     key: str
+    device: torch.device | int | None
     modules: list[Module]
     load: Callable[..., None]
 
