@@ -44,8 +44,8 @@ class Load:
 
     @property
     def used(self) -> int:
-        """Pages that are held, or will be in a moment."""
-        return self.engine.settled + self.unstarted
+        """Pages that are held, or will be in a moment. What an engine that holds nothing last reported is out of date."""
+        return (self.engine.settled if self.engine.inside else 0) + self.unstarted
 
     def kept_from(self, owner: str) -> int:
         """Pages that stay warm for others than this owner."""
@@ -128,10 +128,12 @@ class Floor:
             load.closed = True
 
     def _count_claims(self) -> None:
-        for one in self.book.waiting():
-            request = self.book.requests[one]
-            if request.claim is not None and request.claim in self.loads:
-                self.loads[request.claim].claims[one] = self.need(request, request.claim)
+        """Only a person's next request has a claim: one that came back before it takes its turn."""
+        for person in self.book.people.values():
+            if person.live:
+                request = self.book.requests[person.live[0]]
+                if request.claim is not None and request.claim in self.loads:
+                    self.loads[request.claim].claims[request.id] = self.need(request, request.claim)
 
     def _count_warm(self) -> None:
         for owner, person in self.book.people.items():

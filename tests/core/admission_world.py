@@ -88,7 +88,10 @@ class Machine:
         chunk: int = 2048,
         decode: Callable[[int], float] = lambda rows: 0.025 + 0.0004 * rows,
         prefill: float = 1 / 2500,
+        stride: int = 1,
     ) -> None:
+        self.stride = stride
+        """Tokens a step generates for each request: more make tests short."""
         self.slots = slots
         self.pages = pages
         self.interval = interval
@@ -179,9 +182,10 @@ class Machine:
         if rows:
             turn.seconds += self.decode(len(rows))
         for job in rows:
-            job.size += 1
+            made = min(self.stride, job.limit - job.size, job.extent - job.size)
+            job.size += made
             job.generating = True
-            turn.tokens[job.id] = 1
+            turn.tokens[job.id] = made
             if job.size >= job.limit:
                 self.active.remove(job)
                 turn.finished.append(job.id)
@@ -275,7 +279,7 @@ class World:
 
     def engine_dies(self, number: int) -> None:
         old = self.machines[number]
-        self.machines[number] = Machine(old.slots, old.pages, old.interval, old.reserve, old.chunk, old.decode, old.prefill)
+        self.machines[number] = Machine(old.slots, old.pages, old.interval, old.reserve, old.chunk, old.decode, old.prefill, old.stride)
         self.feed(EngineDown(self.now, number))
 
     def understood(self, number: int) -> None:
