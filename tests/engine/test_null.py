@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from daemon.core.settings import BackendKind, EngineSettings
-from daemon.core.wire import FailureClass, FatalClass, FinishReason
+from daemon.core.wire import FailureClass, FatalClass, FinishReason, Started
 from daemon.engine.backend import EngineFailed
-from daemon.engine.null.profile import Fault, FaultKind, NullProfile, Point, Script, read_profile, seconds_at
+from daemon.engine.null.profile import Curve, Fault, FaultKind, NullProfile, Point, Recurrent, Script, read_profile
 from tests.engine.checkpoints import MESSAGE_END
 from tests.engine.conftest import NullBench
 from tests.engine.workbench import Workbench, ask, text
@@ -59,12 +59,13 @@ def test_without_a_script_plain_text_comes_for_ever(null_bench: NullBench) -> No
 
 def test_times_are_interpolated_and_grow_beyond_the_last_point() -> None:
     """Seconds a batch size or a chunk takes."""
-    points = [Point(at=64, seconds=0.04), Point(at=1, seconds=0.02)]
-    assert seconds_at(points, 1) == 0.02
-    assert seconds_at(points, 128) == pytest.approx(0.08)
-    assert 0.02 < seconds_at(points, 32) < 0.04
-    assert seconds_at([Point(at=4, seconds=0.1)], 2) == 0.1
-    assert seconds_at([], 5) == 0.0
+    curve = Curve([Point(at=64, seconds=0.04), Point(at=1, seconds=0.02)])
+    assert curve.seconds(1) == 0.02
+    assert curve.seconds(64) == 0.04
+    assert curve.seconds(128) == pytest.approx(0.08)
+    assert 0.02 < curve.seconds(32) < 0.04
+    assert Curve([Point(at=4, seconds=0.1)]).seconds(2) == 0.1
+    assert Curve([]).seconds(5) == 0.0
 
 
 def test_a_profile_s_times_are_spent(null_bench: NullBench) -> None:
@@ -73,6 +74,33 @@ def test_a_profile_s_times_are_spent(null_bench: NullBench) -> None:
     bench.run(ask(1, text(257), 3))
     assert bench.results[0].durations.prefill >= 0.05
     assert all(result.durations.decode >= 0.02 for result in bench.results if result.durations.decode_tokens)
+
+
+def test_time_grows_with_the_context(null_bench: NullBench) -> None:
+    """For each token of each row, and for each token of a chunk."""
+    bench = null_bench(NullProfile(decode_context=0.0001, prefill_context=0.0000002))
+    bench.run(ask(1, text(1025), 2))
+    assert [result.durations.prefill_tokens for result in bench.results] == [512, 512, 0]
+    assert bench.results[1].durations.prefill >= 512 * 512 * 0.0000002
+    assert bench.results[1].durations.decode >= 1024 * 0.0001
+
+
+def test_a_recurrent_profile_makes_a_hybrid(null_bench: NullBench) -> None:
+    """Its prefixes are of use up to a checkpoint, whose store has the configured budget."""
+    bench = null_bench(NullProfile(recurrent=Recurrent(checkpoint_mib=1500)))
+    limits = bench.backend.hello("boot", 1).limits
+    assert (limits.interval, limits.slots) == (2048, 8)
+    bench.run(ask(1, text(600), 3))
+    bench.run(ask(2, text(600), 3))
+    assert _cached(bench, 2) == 512
+    for number in (3, 4):
+        bench.run(ask(number, text(600, seed=number), 3))
+    bench.run(ask(5, text(600), 3))
+    assert _cached(bench, 5) == 0
+
+
+def _cached(bench: Workbench, request: int) -> int:
+    return next(event.cached for event in bench.of(request) if isinstance(event, Started))
 
 
 def test_numbers_that_are_none_fail_the_marked_request_alone(null_bench: NullBench) -> None:

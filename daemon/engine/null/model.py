@@ -3,12 +3,13 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 
 from daemon.core.exit_codes import ExitCode
-from daemon.engine.null.profile import Fault, FaultKind, FaultPlace, NullProfile, Script, seconds_at
+from daemon.engine.null.profile import Curve, Fault, FaultKind, FaultPlace, NullProfile, Script
+from daemon.engine.null.recurrence import NullState
 from daemon.engine.tensors import integers
 
 LIKELY = 30.0
@@ -54,20 +55,28 @@ class NullModel:
     """
 
     loaded_tp = False
-    recurrent_state_cls = None
     output_device: torch.device | None = torch.device("cpu")
 
     def __init__(
         self, config: object, vocabulary: int, named: int, eos: int, plain: Sequence[int], profile: NullProfile, words: Words
     ) -> None:
         self.config = config
+        recurrent = profile.recurrent
         self.caps: dict[str, object] = {}
+        if recurrent is not None:
+            self.caps = {"recurrent_states": True, "default_recurrent_checkpoint_interval": recurrent.interval}
+        self.recurrent_state_cls = None if recurrent is None else NullState
+        self.checkpoint_bytes = 0 if recurrent is None else int(recurrent.checkpoint_mib * 2**20)
+        """What a checkpoint takes of the store's budget."""
+        self.checkpoint_seconds = 0.0 if recurrent is None else recurrent.checkpoint_seconds
         self.cache_weakrefs: dict[int, object] = {}
         self._padded = -(-vocabulary // 32) * 32
         self._named = named
         self._plain = torch.tensor(plain, dtype=torch.long)
         self._eos = eos
         self._profile = profile
+        self._decode = Curve(profile.decode)
+        self._prefill = Curve(profile.prefill)
         self._words = words
         self._rows: Callable[[], Sequence[NullRow]] | None = None
         self._logits = torch.zeros((0, 1, self._padded))
@@ -95,17 +104,17 @@ class NullModel:
 
     def prefill(self, input_ids: torch.Tensor, params: dict[str, object]) -> None:
         """Take a chunk of a prompt, shape (1, tokens)."""
-        del params
+        tokens = int(input_ids.shape[-1])
         self._play(FaultPlace.PREFILL, lambda: [(0, self._words.decode(integers(input_ids)))])
-        self._spend(seconds_at(self._profile.prefill, int(input_ids.shape[-1])))
+        depth = self._profile.prefill_context * tokens * integers(_positions(params))[0] if self._profile.prefill_context else 0.0
+        self._spend(self._prefill.seconds(tokens) + depth)
+        _advance(params, tokens)
 
     def forward(self, input_ids: torch.Tensor, params: dict[str, object]) -> torch.Tensor:
         """Logits of the next token of each row, shape (rows, 1, padded vocabulary). The buffer is reused by the next call."""
         rows = int(input_ids.shape[0])
-        positions = params["cache_seqlens"]
-        if not isinstance(positions, torch.Tensor):
-            raise TypeError("cache_seqlens must be a tensor")
-        logits = self._say(self._plain[positions[:rows].long() * STRIDE % len(self._plain)])
+        positions = _positions(params)[:rows].long()
+        logits = self._say(self._plain[positions * STRIDE % len(self._plain)])
         if self._rows is not None and (self._profile.scripts or self._profile.faults):
             batch = self._rows()
             self._script(logits, batch)
@@ -113,7 +122,9 @@ class NullModel:
             for row in hit:
                 logits = logits.clone()
                 logits[row] = torch.nan
-        self._spend(seconds_at(self._profile.decode, rows))
+        depth = self._profile.decode_context * int(positions.sum()) if self._profile.decode_context else 0.0
+        self._spend(self._decode.seconds(rows) + depth)
+        _advance(params, 1)
         return logits
 
     # --- answers -----------------------------------------------------------------------------------------------------
@@ -197,3 +208,19 @@ class NullModel:
     def _spend(self, seconds: float) -> None:
         if seconds > 0:
             time.sleep(seconds)
+
+
+def _positions(params: dict[str, object]) -> torch.Tensor:
+    """Tokens before those of the pass, a number each row."""
+    positions = params["cache_seqlens"]
+    if not isinstance(positions, torch.Tensor):
+        raise TypeError("cache_seqlens must be a tensor")
+    return positions
+
+
+def _advance(params: dict[str, object], tokens: int) -> None:
+    """Move the recurrent states of a hybrid on."""
+    states = params.get("recurrent_states")
+    for state in cast("list[object]", states) if isinstance(states, list) else ():
+        if isinstance(state, NullState):
+            state.advance(tokens)

@@ -6,10 +6,13 @@ Everything is optional; `{}` is a model that says plain tokens for ever in no ti
       "scripts": [{"marker": "weather", "text": "<tool_call>{\"name\": \"weather\"}</tool_call>"}],
       "decode": [{"at": 1, "seconds": 0.02}, {"at": 64, "seconds": 0.03}],
       "prefill": [{"at": 256, "seconds": 0.05}, {"at": 2048, "seconds": 0.25}],
+      "decode_context": 1e-8,
+      "recurrent": {"checkpoint_mib": 50, "checkpoint_seconds": 0.01},
       "faults": [{"kind": "raise", "place": "decode", "step": 20}]
     }
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
@@ -86,12 +89,35 @@ class Fault(_Part, frozen=True):
     times: int = 1
 
 
+class Recurrent(_Part, frozen=True):
+    """Makes the model a hybrid: it has slots for as many streams as `engine.max_batch`, and prefixes are of use only up to a page
+    with a checkpoint.
+    """
+
+    interval: int = 2048
+    """Tokens between two checkpoints that stay while it generates."""
+    checkpoint_mib: float = 50.0
+    """What one takes of `engine.checkpoint_memory_mib`."""
+    checkpoint_seconds: float = 0.0
+    """How long it takes to copy one."""
+
+
 class NullProfile(_Part, frozen=True):
     """The whole file."""
 
+    name: str = ""
+    sources: list[str] = []
+    """Where the numbers come from."""
     scripts: list[Script] = []
     decode: list[Point] = []
+    """Seconds of a decode pass by rows, over empty contexts."""
+    decode_context: float = 0.0
+    """Seconds that each token in the context of each row adds to a decode pass."""
     prefill: list[Point] = []
+    """Seconds of a prefill pass by tokens, at the beginning of a prompt."""
+    prefill_context: float = 0.0
+    """Seconds that each token before the chunk adds for each token of it."""
+    recurrent: Recurrent | None = None
     faults: list[Fault] = []
 
 
@@ -100,17 +126,22 @@ def read_profile(path: str | None) -> NullProfile:
     return NullProfile() if path is None else msgspec.json.decode(Path(path).read_bytes(), type=NullProfile)
 
 
-def seconds_at(points: Sequence[Point], at: int) -> float:
-    """The time for `at` rows or tokens."""
-    if not points:
-        return 0.0
-    ordered = sorted(points, key=lambda point: point.at)
-    below = [point for point in ordered if point.at <= at]
-    above = [point for point in ordered if point.at > at]
-    if not below:
-        return above[0].seconds
-    low = below[-1]
-    if not above:
-        return low.seconds * at / low.at if low.at else low.seconds
-    high = above[0]
-    return low.seconds + (high.seconds - low.seconds) * (at - low.at) / (high.at - low.at)
+class Curve:
+    """Times by rows or tokens. No point: no time."""
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        self._points = sorted(points, key=lambda point: point.at)
+        self._places = [point.at for point in self._points]
+
+    def seconds(self, at: int) -> float:
+        """The time for `at` rows or tokens."""
+        if not self._points:
+            return 0.0
+        place = bisect_right(self._places, at)
+        if place == 0:
+            return self._points[0].seconds
+        low = self._points[place - 1]
+        if place == len(self._points):
+            return low.seconds * at / low.at if low.at else low.seconds
+        high = self._points[place]
+        return low.seconds + (high.seconds - low.seconds) * (at - low.at) / (high.at - low.at)
