@@ -9,7 +9,7 @@ asks `judge`; `faults_fold.py` joins verdicts over time and decides what is acte
 4. what no rule names needs no action. A fault nobody recognised still shows as an exception or as missing progress.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 from typing import TypeAlias
@@ -22,7 +22,7 @@ from daemon.core.faults_values import Label, Ours, Platform, Remedy, Verdict, wo
 
 __all__ = [
     "Channel", "Evidence", "KernelLines", "Label", "NvmlFailed", "Ours", "Platform", "ProbeOutcome", "Probed", "Raised", "Remedy",
-    "SmiOutput", "Stalled", "Text", "Verdict", "WindowsEvent", "judge", "judge_lines",
+    "SmiOutput", "Stalled", "Text", "Verdict", "WindowsEvent", "judge", "judge_lines", "possible_here",
 ]  # fmt: skip
 
 
@@ -202,6 +202,13 @@ def judge_lines(evidence: KernelLines, ours: Ours) -> tuple[Verdict, ...]:
     hints = tuple(verdict for verdict in verdicts if verdict.quiet and verdict.label is not Label.BENIGN_NOISE)
     loudest = worst(verdicts)
     return hints if loudest.quiet else (*hints, loudest)
+
+
+def possible_here(verdict: Verdict, platform: Platform) -> Verdict:
+    """The verdict with a remedy that exists here: a reboot does for a real machine what `wsl --shutdown` does for a virtual one."""
+    if verdict.remedy is Remedy.WSL_SHUTDOWN and platform is Platform.NATIVE:
+        return replace(verdict, remedy=Remedy.HOST_REBOOT)
+    return verdict
 
 
 def judge(evidence: Evidence, ours: Ours | None = None) -> Verdict:

@@ -13,6 +13,7 @@ from daemon.core.gpu import GpuReading
 MEMORY_SECONDS = 120.0
 """How long an ended process is still ours: its faults may be told late."""
 _PROC = Path("/proc")
+_DEV = Path("/dev")
 _INITIAL_NAMESPACE = 0xEFFFFFFC
 """Inode of the PID namespace in which the kernel counts when it prints a pid (PROC_PID_INIT_INO)."""
 
@@ -24,19 +25,21 @@ class Surroundings:
     platform: Platform
     kernel_pids: bool
     """Whether the pids we see are those the kernel prints: not inside a container."""
+    gpu_nodes: bool
+    """Whether there is a device through which an NVIDIA driver could be reached."""
 
 
-def surroundings(proc: Path = _PROC) -> Surroundings:
+def surroundings(proc: Path = _PROC, dev: Path = _DEV) -> Surroundings:
     """Look. Reads files."""
     platform = Platform.NATIVE
     with contextlib.suppress(OSError):
         release = (proc / "sys/kernel/osrelease").read_text(encoding="utf-8", errors="replace").lower()
-        if "microsoft" in release or Path("/dev/dxg").exists():
+        if "microsoft" in release or (dev / "dxg").exists():
             platform = Platform.WSL
     kernel_pids = False
     with contextlib.suppress(OSError):
         kernel_pids = (proc / "self/ns/pid").stat().st_ino == _INITIAL_NAMESPACE
-    return Surroundings(platform, kernel_pids)
+    return Surroundings(platform, kernel_pids, any((dev / node).exists() for node in ("dxg", "nvidiactl")))
 
 
 def relatives(pid: int, proc: Path = _PROC) -> frozenset[int]:
@@ -71,7 +74,7 @@ class Kin:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._surroundings = Surroundings(Platform.NATIVE, kernel_pids=False)
+        self._surroundings = Surroundings(Platform.NATIVE, kernel_pids=False, gpu_nodes=False)
         self._members: dict[str, _Member] = {}
         self._gpus: frozenset[str] | None = None
 
@@ -117,6 +120,11 @@ class Kin:
         """For the rules. In a container no pid is ours: the kernel counts otherwise."""
         where = self._surroundings
         return Ours(pids=self._all() if where.kernel_pids else frozenset(), gpus=self._gpus, platform=where.platform)
+
+    @property
+    def near_gpu(self) -> bool:
+        """Whether there may be an NVIDIA card at all."""
+        return self._surroundings.gpu_nodes
 
     @property
     def gpus(self) -> frozenset[str] | None:

@@ -10,10 +10,10 @@ import re
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from daemon.core.faults import NvmlFailed, Probed, ProbeOutcome, Raised, Stalled, Verdict, judge, judge_lines
+from daemon.core.faults import NvmlFailed, Probed, ProbeOutcome, Raised, Stalled, Verdict, judge, judge_lines, possible_here
 from daemon.core.faults_fold import Correlation, Incident, OwnKill, Seen, TimedEvidence, correlate
 from daemon.core.faults_kernel import parse_xid
 from daemon.core.faults_log import kernel_line
@@ -40,6 +40,8 @@ PROBE_PAUSE = 60.0
 PROBES_AN_HOUR = 6
 ASK_SECONDS = 4.0
 """Between a verdict and the question to an idle engine: a token at once would say nothing about what came after."""
+_ANYWHERE = frozenset({Label.HOST_OOM, Label.PROCESS_DSTATE, Label.GUEST_KERNEL_CRASH})
+"""What the kernel says that matters to engines on a CPU too."""
 _WORDS = 300
 """Characters of evidence in a verdict's words."""
 _FRESH = 30.0
@@ -118,6 +120,7 @@ class Watchdog:
         given = sources or Sources()
         self._settings = settings
         self._verdicts = verdicts
+        self._gpu = gpu
         self._ask = ask
         self._clock = clock
         self._kin = Kin(clock)
@@ -133,7 +136,7 @@ class Watchdog:
         """When an engine last ended that was not asked to."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._kernel = (given.kernel or KernelLog)(self.kernel_said) if settings.kernel_log else None
-        self._telemetry = self._read_gpus(given.nvml or PyNvml()) if settings.nvml else None
+        self._telemetry = self._read_gpus(given.nvml or PyNvml()) if settings.nvml and gpu else None
         mine = GpuProbe(settings.probe_seconds, on_kill=lambda: self._take(OwnKill(self._clock(), "probe")))
         self._prober: Prober | None = (given.prober or mine) if settings.probe and gpu else None
 
@@ -152,7 +155,11 @@ class Watchdog:
     def senses(self) -> tuple[Sense, ...]:
         """What is looked at, and why something is not."""
         kernel = self._kernel.sense() if self._kernel else Sense("kernel log", SenseState.OFF, "watchdog.kernel_log is false")
-        nvml = self._telemetry.sense() if self._telemetry else Sense("nvml", SenseState.OFF, "watchdog.nvml is false")
+        nvml = (
+            self._telemetry.sense()
+            if self._telemetry
+            else Sense("nvml", SenseState.OFF, "watchdog.nvml is false, or no GPU is used")
+        )
         probe = Sense("probe", SenseState.WORKING, "on suspicion only")
         if self._prober is None:
             probe = Sense("probe", SenseState.OFF, "watchdog.probe is false, or no GPU is used")
@@ -229,7 +236,8 @@ class Watchdog:
             _log.exception("lines of the kernel could not be judged")
             return
         for verdict in verdicts:
-            self._take(Seen(group.t, verdict, self._speaks_of(verdict)))
+            if self._gpu or verdict.label in _ANYWHERE:
+                self._take(Seen(group.t, verdict, self._speaks_of(verdict)))
 
     def _speaks_of(self, verdict: Verdict) -> str:
         """The engine whose process a kernel line names; empty: the machine."""
@@ -315,6 +323,8 @@ class Watchdog:
 
     def _take(self, event: TimedEvidence, *, told: bool = False) -> None:
         """Join an event with what came before. `told`: a supervisor told us, and knows about a plain restart itself."""
+        if isinstance(event, Seen):
+            event = replace(event, verdict=possible_here(event.verdict, self._kin.ours().platform))
         self._folded, effects = correlate(self._folded, event)
         for effect in effects:
             self._hand_on(effect.incident, event.t, told=told)
@@ -358,6 +368,8 @@ class Watchdog:
 
     async def _probe(self, prober: Prober, why: str) -> None:
         await self._settled.wait()
+        if not self._kin.near_gpu:  # an engine on a CPU proves nothing about a card
+            return
         before = self._paces.tokens
         found = await prober.probe()
         if found is None:

@@ -125,7 +125,9 @@ class Dog:
         kernel: Callable[[Callable[[KernelGroup], None]], Silent] = Silent,
         nvml: FakeNvml | None = None,
         ask: Callable[[], Awaitable[object]] | None = None,
-        platform: Platform = Platform.NATIVE,
+        platform: Platform = Platform.WSL,
+        gpu: bool = True,
+        gpu_nodes: bool = True,
     ) -> None:
         self.now = 1000.0
         self.said: list[tuple[int | None, Judged]] = []
@@ -136,9 +138,9 @@ class Dog:
             settings,
             verdicts=lambda engine, judged: self.said.append((engine, judged)),
             incidents=incidents,
-            gpu=True,
+            gpu=gpu,
             ask=ask,
-            sources=Sources(kernel, nvml, self.prober, lambda: Surroundings(platform, kernel_pids=True)),
+            sources=Sources(kernel, nvml, self.prober, lambda: Surroundings(platform, kernel_pids=True, gpu_nodes=gpu_nodes)),
             clock=lambda: self.now,
             wall=lambda: 5.0,
         )
@@ -310,7 +312,7 @@ async def test_exception_followed_by_the_end_of_the_card_escalates_once() -> Non
 
 
 async def test_hung_engine_is_followed_by_a_probe_whose_failure_is_a_verdict() -> None:
-    async with watching(Dog(platform=Platform.WSL)) as dog:
+    async with watching(Dog()) as dog:
         dog.prober.outcome = Probed(ProbeOutcome.TIMED_OUT)
         dog.witness.hung(0, 1, "decode", 61)
         assert dog.prober.probes == 0
@@ -480,7 +482,42 @@ async def test_relatives_are_found_and_a_gone_process_has_none() -> None:
 
 
 async def test_surroundings_are_read_from_the_kernel(tmp_path: Path) -> None:
-    (tmp_path / "sys/kernel").mkdir(parents=True)
-    (tmp_path / "sys/kernel/osrelease").write_text("6.6.87.2-microsoft-standard-WSL2\n")
-    assert await asyncio.to_thread(surroundings, tmp_path) == Surroundings(Platform.WSL, kernel_pids=False)
-    assert (await asyncio.to_thread(surroundings)).platform in Platform
+    proc, dev = tmp_path / "proc", tmp_path / "dev"
+    await asyncio.to_thread((proc / "sys/kernel").mkdir, parents=True)
+    await asyncio.to_thread(dev.mkdir)
+    release = proc / "sys/kernel/osrelease"
+    await asyncio.to_thread(release.write_text, "6.8.0-31-generic\n")
+    assert await asyncio.to_thread(surroundings, proc, dev) == Surroundings(Platform.NATIVE, kernel_pids=False, gpu_nodes=False)
+    await asyncio.to_thread((dev / "nvidiactl").touch)
+    assert (await asyncio.to_thread(surroundings, proc, dev)).gpu_nodes
+    await asyncio.to_thread(release.write_text, "6.6.87.2-microsoft-standard-WSL2\n")
+    assert (await asyncio.to_thread(surroundings, proc, dev)).platform is Platform.WSL
+
+
+async def test_engine_on_a_cpu_is_not_bothered_by_somebody_elses_card() -> None:
+    dog = Dog(gpu=False)
+    async with watching(dog):
+        dog.kernel(xid(79, None, "GPU has fallen off the bus."), LOST, NO_PROCESS)
+        dog.witness.hung(0, 1, "decode", 61)
+        dog.witness.gone(0, 1, 77, -9)
+        dog.now += 100
+        dog.kernel("BUG: unable to handle page fault for address: 0000000000000000")
+        await until(lambda: dog.said != [])
+        assert [(judged.remedy, judged.label) for _, judged in dog.said] == [(Remedy.WSL_SHUTDOWN, Label.GUEST_KERNEL_CRASH)]
+        assert dog.prober.probes == 0
+
+
+async def test_crash_of_a_real_machines_kernel_is_cured_by_its_reboot() -> None:
+    async with watching(Dog(platform=Platform.NATIVE)) as dog:
+        dog.kernel("BUG: unable to handle page fault for address: 0000000000000000")
+        await until(lambda: dog.said != [])
+        assert [(judged.remedy, judged.label) for _, judged in dog.said] == [(Remedy.HOST_REBOOT, Label.GUEST_KERNEL_CRASH)]
+
+
+async def test_machine_without_a_card_is_never_probed_for_one() -> None:
+    async with watching(Dog(gpu_nodes=False)) as dog:
+        dog.prober.outcome = Probed(ProbeOutcome.NO_DEVICE, 100)
+        dog.witness.hung(0, 1, "decode", 61)
+        dog.witness.gone(0, 1, 77, -9)
+        assert await dog.heard() == []
+        assert dog.prober.probes == 0
