@@ -13,19 +13,20 @@ from daemon.api.context import API
 from daemon.chat.prompt import PromptBuilder
 from daemon.core.poison import Policy as PoisonPolicy
 from daemon.core.ports import ModelCard
-from daemon.core.settings import Settings
-from daemon.core.supervision_values import Policy
+from daemon.core.settings import BackendKind, Settings
+from daemon.core.supervision_values import Judged, Policy
 from daemon.core.wire import Configure
 from daemon.host.conviction_store import NAME as CONVICTIONS
 from daemon.host.conviction_store import ConvictionStore
 from daemon.host.crew import Crew
 from daemon.host.engine_process import ENGINE_ARGV
-from daemon.host.health import Watch
+from daemon.host.health import Surroundings, Watch
 from daemon.host.incident_store import IncidentStore
 from daemon.host.logs import Logging, log_request
 from daemon.host.model_directory import Reading
 from daemon.host.notify import Systemd
 from daemon.host.operations import Operations
+from daemon.host.overseen import Overseen
 from daemon.host.people_store import PeopleBook
 from daemon.host.questions import Questions
 from daemon.host.quota_store import QuotaStore
@@ -34,6 +35,8 @@ from daemon.host.settings_file import Configuration
 from daemon.host.streams import StreamRegistry
 from daemon.host.supervisor import Supervisor, View
 from daemon.host.tokenizer_pool import TokenizerPool
+from daemon.host.vacancy import Vacancy
+from daemon.host.watchdog import Watchdog
 
 ENGINES = 1
 """One engine so far; every part but this number takes several."""
@@ -63,6 +66,7 @@ class Parts:
     streams: StreamRegistry
     supervisors: tuple[Supervisor, ...]
     watch: Watch
+    watchdog: Watchdog
     incidents: IncidentStore
     quota: QuotaStore
     convictions: ConvictionStore
@@ -89,18 +93,35 @@ def assemble(origin: Origin, systemd: Systemd, on_change: Callable[[View], None]
     )
     questions = Questions()
     incidents = IncidentStore(configuration.state_dir, settings.watchdog.incident_days)
-    supervisors = tuple(
+    supervisors: list[Supervisor] = []
+
+    def hand_on(engine: int | None, verdict: Judged) -> None:
+        """To the engine a verdict is about; to all of them where it is about the machine."""
+        for supervisor in supervisors if engine is None else supervisors[engine : engine + 1]:
+            supervisor.post(verdict)
+
+    async def have_asked() -> None:
+        """Idle engines prove themselves by a token."""
+        await watch.deep()
+
+    on_gpu = settings.engine.backend in {BackendKind.AUTO, BackendKind.CUDA}
+    watchdog = Watchdog(settings.watchdog, verdicts=hand_on, incidents=incidents, gpu=on_gpu, ask=have_asked)
+    crew = Overseen(Crew(streams, questions), watchdog.stepped)
+    supervisors += [
         Supervisor(
             engine=engine,
             argv=ENGINE_ARGV,
             configure=Configure(reading.model.path, card.context, settings.engine, str(configuration.state_dir)),
             policy=Policy.of(settings.supervisor),
-            workforce=Crew(streams, questions),
+            workforce=crew,
             on_change=on_change,
             incidents=incidents,
+            vacancy=Vacancy(watchdog.gauge) if on_gpu and watchdog.gauge is not None else None,
+            witness=watchdog,
+            recovery=streams.recovery,
         )
         for engine in range(ENGINES)
-    )
+    ]
     watch = Watch(
         version=origin.version,
         streams=streams,
@@ -108,6 +129,7 @@ def assemble(origin: Origin, systemd: Systemd, on_change: Callable[[View], None]
         views=[each.view for each in supervisors],
         stall_limit=settings.supervisor.step_stall_seconds,
         clock=time.monotonic,
+        surroundings=Surroundings(watchdog.senses, watchdog.readings, incidents.counts),
     )
 
     def read() -> Configuration:
@@ -121,8 +143,9 @@ def assemble(origin: Origin, systemd: Systemd, on_change: Callable[[View], None]
         reloader=reloader,
         tokenizer=tokenizer,
         streams=streams,
-        supervisors=supervisors,
+        supervisors=tuple(supervisors),
         watch=watch,
+        watchdog=watchdog,
         incidents=incidents,
         quota=QuotaStore(configuration.state_dir),
         convictions=convictions,

@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from daemon.composition import Origin, assemble, serve
-from daemon.core import supervision
 from daemon.core.errors import ConfigError, Exl3dError, ShuttingDown
 from daemon.core.exit_codes import ExitCode
 from daemon.core.operating import Reloaded
@@ -78,6 +77,7 @@ class Daemon:
                 task.add_done_callback(lambda _: self._news.set())
             await parts.quota.start()
             helpers = [
+                _helper(parts.watchdog.run(), "watchdog"),
                 _helper(self._tell_status(), "status"),
                 _helper(self._origin.people.watch(), "people"),
                 _helper(parts.quota.run(), "tokens of the day"),
@@ -212,7 +212,7 @@ class Daemon:
             self._systemd.more_time(self._settings.supervisor.load_stall_seconds + MORE_TIME_SECONDS)
         if self._stopping() and all(_works_no_more(each.view().mode) for each in self._parts.supervisors):
             self._parts.streams.end_all(ShuttingDown)
-        self._systemd.status(f"{name_of(mode)}: {supervision.describe(mode)}")
+        self._systemd.status(f"{name_of(mode)}: {view.words}")
 
     async def _tell_status(self) -> None:
         """Keep `systemctl status` true."""

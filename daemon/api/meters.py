@@ -13,12 +13,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from daemon.core.events import ThoughtClosing
+from daemon.core.gpu import GpuReading
 from daemon.core.ports import Status, Watching
 from daemon.core.prefix_watch import MissCause, PrefixFigures
 
 _LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _BETWEEN = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
 _LENGTHS = (1, 16, 64, 256, 1024, 4096, 8192, 16384, 32768, 65536, 131072, 262144)
+
+_MIB = 2**20
 
 
 class Histogram:
@@ -141,6 +144,43 @@ def _state(status: Status) -> Iterator[Metric]:
             slots.add_metric(name, engine.pool.slots)
             pending.add_metric(name, engine.pool.pending)
     yield from (state, restarts, pages, used, size, slots, pending)
+    yield from _trouble(status)
+    yield from _gpus(status.gpus)
+
+
+def _trouble(status: Status) -> Iterator[Metric]:
+    incidents = CounterMetricFamily("exl3d_incidents", "Incidents by what was seen", labels=("label",))
+    for label, count in status.incidents.items():
+        incidents.add_metric((label,), count)
+    yield incidents
+    yield CounterMetricFamily("exl3d_interruptions", "Times a request lost its engine to a death", value=status.interruptions)
+    yield CounterMetricFamily("exl3d_suspensions", "Times a request was set aside for others", value=status.suspensions)
+    yield CounterMetricFamily(
+        "exl3d_reprefilled_tokens", "Tokens prefilled a second time after either", value=status.reprefilled_tokens
+    )
+    yield CounterMetricFamily(
+        "exl3d_convictions", "Requests refused for having killed an engine while alone", value=status.convictions
+    )
+
+
+def _gpus(gpus: Sequence[GpuReading]) -> Iterator[Metric]:
+    label = ("gpu", "name")
+    used = GaugeMetricFamily("exl3d_gpu_memory_used_bytes", "Memory of the GPU that is used, by anybody", labels=label)
+    total = GaugeMetricFamily("exl3d_gpu_memory_bytes", "Memory of the GPU", labels=label)
+    heat = GaugeMetricFamily("exl3d_gpu_temperature_celsius", "Temperature of the GPU", labels=label)
+    busy = GaugeMetricFamily("exl3d_gpu_utilisation", "Share of the last moments in which the GPU computed", labels=label)
+    power = GaugeMetricFamily("exl3d_gpu_power_watts", "Power the GPU draws", labels=label)
+    for number, gpu in enumerate(gpus):
+        for family, value, scale in (
+            (used, gpu.used_mib, _MIB),
+            (total, gpu.total_mib, _MIB),
+            (heat, gpu.temperature, 1),
+            (busy, gpu.utilisation, 1),
+            (power, gpu.power_watts, 1),
+        ):
+            if value is not None:
+                family.add_metric((str(number), gpu.name), value * scale)
+    yield from (used, total, heat, busy, power)
 
 
 def _prefix(figures: PrefixFigures) -> Iterator[Metric]:

@@ -1,14 +1,16 @@
 """What `api` asks of `host`, as protocols. Both rooms import this file and never each other; `daemon/__main__.py` joins them."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from daemon.core.events import StreamEvent
+from daemon.core.gpu import GpuReading
 from daemon.core.model import GenerationDefaults
 from daemon.core.people import People
 from daemon.core.prefix_watch import PrefixFigures
 from daemon.core.requests import ValidRequest
+from daemon.core.senses import Sense
 from daemon.core.wire import Pool
 
 
@@ -124,6 +126,12 @@ class Status:
     """Tokens prefilled a second time after either."""
     convictions: int = 0
     """Requests refused for having killed an engine while alone."""
+    incidents: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Incidents since the daemon started, by label."""
+    senses: tuple[Sense, ...] = ()
+    """What the watchdog looks at, and why something is not."""
+    gpus: tuple[GpuReading, ...] = ()
+    """The last good values of each GPU."""
 
 
 @dataclass(frozen=True, slots=True)

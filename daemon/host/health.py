@@ -1,11 +1,13 @@
 """Health and status: implements `ports.Watching`. Every answer is computed from evidence when asked; nothing is latched."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from daemon.core import supervision
+from daemon.core.gpu import GpuReading
 from daemon.core.ports import EngineStatus, Health, Status
+from daemon.core.senses import Sense
 from daemon.core.supervision_values import Mode, Ready, Starting
 from daemon.host.questions import NoEngine, Questions
 from daemon.host.streams import StreamRegistry
@@ -57,6 +59,15 @@ def _any(answers: Sequence[Health]) -> Health:
     return Health(ok=ok, reason="; ".join(["requests are served", *bad] if ok else bad))
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the watchdog knows, for status. Each answers from memory."""
+
+    senses: Callable[[], tuple[Sense, ...]]
+    gpus: Callable[[], tuple[GpuReading, ...]]
+    incidents: Callable[[], Mapping[str, int]]
+
+
 class Watch:
     """Looks at the registry and at one supervisor an engine: `views` tells what each knows. `version` is for status."""
 
@@ -69,7 +80,9 @@ class Watch:
         views: Sequence[Callable[[], View]],
         stall_limit: float,
         clock: Callable[[], float],
+        surroundings: Surroundings | None = None,
     ) -> None:
+        self._surroundings = surroundings or Surroundings(tuple, tuple, dict)
         self._version = version
         self._streams = streams
         self._questions = questions
@@ -150,13 +163,16 @@ class Watch:
             suspensions=totals.suspensions,
             reprefilled_tokens=totals.reprefilled_tokens,
             convictions=totals.convictions,
+            incidents=self._surroundings.incidents(),
+            senses=self._surroundings.senses(),
+            gpus=self._surroundings.gpus(),
         )
 
     def _engine(self, engine: int, view: View) -> EngineStatus:
         mode, hello = view.mode, view.hello
         return EngineStatus(
             state=name_of(mode),
-            detail=supervision.describe(mode),
+            detail=view.words or supervision.describe(mode),
             pid=view.pid,
             backend="" if hello is None else hello.backend,
             pool=self._streams.pool(engine),

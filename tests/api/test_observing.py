@@ -1,4 +1,4 @@
-"""/v1/models, /health, /metrics, /version and the admin application."""
+"""/v1/models, /health, /metrics and /version."""
 
 import asyncio
 from dataclasses import replace
@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from daemon.api.admin import build_admin
 from daemon.core.errors import GenerationFailed
 from daemon.core.ports import Health
 from daemon.core.wire import FailureClass
@@ -126,12 +125,3 @@ async def test_metrics_count_an_answer_that_broke_by_its_code(connect: Connect, 
     await (await client.post(PATH, json={**CHAT, "stream": stream})).read()
     found = await samples(client)
     assert found["exl3d_requests_total{endpoint=/v1/chat/completions,outcome=generation_failed,owner=local}"] == 1
-
-
-async def test_admin_tells_the_whole_status(connect: Connect) -> None:
-    client = await connect(build_admin(FakeWatching()))
-    body = await (await client.get("/status")).json()
-    assert body["version"] == "9.9.9"
-    assert body["engines"][0]["pool"]["pages"] == 320
-    assert body["engines"][0]["state"] == "ready"
-    assert await (await client.get("/health")).json() == {"ok": True, "reason": "the engine makes progress"}

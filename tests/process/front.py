@@ -101,6 +101,7 @@ def front(model: Path, directory: Path, *settings: str, profile: Mapping[str, ob
     if profile is not None:
         (directory / "profile.json").write_text(json.dumps(profile))
         settings = (*settings, f"engine.null_profile={directory / 'profile.json'}")
+    (directory / "notify").unlink(missing_ok=True)
     notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     notify.bind(str(directory / "notify"))
     heard: list[bytes] = []

@@ -1,0 +1,120 @@
+"""What a person commands over the admin socket, on a whole daemon with streams running."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import openai
+import pytest
+
+from daemon.core.keys import SALT_BYTES, SECRET_BYTES, hash_key, new_key
+from ops.admin_socket import command, command_reload, fetch_health, fetch_incidents, socket_path
+from tests.engine.checkpoints import Architecture, write_checkpoint
+from tests.process.front import DEADLINE, Front, front, wait_until
+from tests.process.house import until
+from tests.process.test_daemon import SLOW, chat, client_of
+
+SALT = b"s" * SALT_BYTES
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model directory."""
+    return write_checkpoint(Architecture.LLAMA, tmp_path_factory.mktemp("llama"))
+
+
+def _socket(running: Front) -> Path:
+    return socket_path(running.state)
+
+
+async def test_drained_daemon_refuses_newcomers_finishes_what_runs_and_opens_again(model: Path, tmp_path: Path) -> None:
+    with front(model, tmp_path, profile=SLOW) as running:
+        path = _socket(running)
+        async with client_of(running) as client:
+            reading = asyncio.ensure_future(chat(client, model.name, "one", 150))
+            await until(lambda: running.status().running == 1, "one running")
+            drained = await asyncio.to_thread(command, path, "drain")
+            assert drained.done
+            assert "1 request left" in drained.words
+            with pytest.raises(openai.InternalServerError, match="no new requests") as refused:
+                await chat(client, model.name, "two", 1)
+            assert refused.value.status_code == 503
+            assert int(refused.value.response.headers["Retry-After"]) > 0
+            health = await asyncio.to_thread(fetch_health, path, "ready")
+            assert not health.ok
+            assert "no new requests" in health.reason
+            assert (await asyncio.to_thread(fetch_health, path, "live")).ok
+            assert (await reading)[1] == "length"
+            assert (await asyncio.to_thread(command, path, "resume")).done
+            assert (await chat(client, model.name, "two", 2))[1] == "length"
+            assert (await asyncio.to_thread(fetch_health, path, "deep")).ok
+
+
+async def test_fresh_engine_on_request_changes_no_stream_and_accuses_nobody(model: Path, tmp_path: Path) -> None:
+    with front(model, tmp_path, profile=SLOW) as running:
+        async with client_of(running) as client:
+            undisturbed = await chat(client, model.name, "one", 150)
+            before = running.engine_pid()
+            reading = asyncio.ensure_future(chat(client, model.name, "one", 150))
+            await until(lambda: running.status().running == 1, "one running")
+            asked = await asyncio.to_thread(command, _socket(running), "restart")
+            assert asked.done
+            assert "1 request waits" in asked.words
+            assert await reading == undisturbed
+            assert running.engine_pid() != before
+
+
+async def test_reload_lets_keys_in_and_out_while_a_stream_goes_on(model: Path, tmp_path: Path) -> None:
+    key = new_key(SALT, b"k" * SECRET_BYTES)
+    config = tmp_path / "config.yaml"
+    config.write_text("log:\n  level: info\n")
+    with front(model, tmp_path, profile=SLOW) as running:
+        path = _socket(running)
+        async with client_of(running) as client:
+            undisturbed = await chat(client, model.name, "one", 150)
+            reading = asyncio.ensure_future(chat(client, model.name, "one", 150))
+            await until(lambda: running.status().running == 1, "one running")
+            config.write_text(f"keys:\n- name: ann\n  hash: {hash_key(key, SALT)}\nmodel_name: other\n")
+            reloaded = await asyncio.to_thread(command_reload, path)
+            assert (reloaded.problem, reloaded.applied, reloaded.waiting) == ("", ("keys",), ("model_name",))
+            with pytest.raises(openai.AuthenticationError):
+                await chat(client, model.name, "two", 1)
+            assert (await chat(client.with_options(api_key=key), model.name, "two", 1))[1] == "length"
+            config.write_text("prot: 1\n")
+            bad = await asyncio.to_thread(command_reload, path)
+            assert "line 1" in bad.problem
+            assert (await chat(client.with_options(api_key=key), model.name, "two", 1))[1] == "length"
+            config.write_text("keys: []\n")
+            assert (await asyncio.to_thread(command_reload, path)).applied == ("keys",)
+            with pytest.raises(openai.AuthenticationError):
+                await chat(client.with_options(api_key=key), model.name, "two", 1)
+            assert await reading == undisturbed
+        heard = [datagram.partition(b"\n")[0] for datagram in running.heard]
+        flow = [datagram for datagram in heard if datagram in {b"READY=1", b"RELOADING=1"}]
+        assert flow == [b"READY=1", *[b"RELOADING=1", b"READY=1"] * 3]
+
+
+async def test_incident_of_a_killed_engine_is_told_and_outlives_the_daemon(model: Path, tmp_path: Path) -> None:
+    with front(model, tmp_path, profile=SLOW) as running:
+        async with client_of(running) as client:
+            reading = asyncio.ensure_future(chat(client, model.name, "one", 100))
+            await until(lambda: running.status().running == 1, "one running")
+            os.kill(running.engine_pid(), signal.SIGKILL)
+            assert (await reading)[1] == "length"
+        path = _socket(running)
+        wait_until(lambda: any(record.closed for record in fetch_incidents(path, 10)), "the incident's end")
+        (incident,) = fetch_incidents(path, 10)
+        assert incident.closed is not None
+        assert len(incident.closed.waited) == 1
+        assert running.end() == 0
+    with front(model, tmp_path, profile=SLOW) as again:
+        assert fetch_incidents(_socket(again), 10) == [incident]
+
+
+def test_hangup_signal_reloads_and_ends_nothing(model: Path, tmp_path: Path) -> None:
+    with front(model, tmp_path, profile=SLOW) as running:
+        running.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "reload: nothing to take over has changed" in running.text(), "the reload in the log")
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(DEADLINE) == 0
