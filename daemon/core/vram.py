@@ -21,8 +21,6 @@ from daemon.core.vram_model import (
 from daemon.core.vram_values import Card, CardPlan, Certainty, Demand, Fits, Item, Layout, NoRoom, Placing, Row
 from daemon.core.vram_weights import LayerWeights, Weights
 
-MARGIN = 256 << 20
-"""Bytes exllamav3 leaves free on each card when it splits by itself."""
 MOST_PEOPLE = 256
 _REBUILD_ROWS = 144
 """Rows above which exllamav3 rebuilds quantised matrices instead of multiplying by them as they are."""
@@ -86,9 +84,9 @@ def layer_transient(model: ModelShape, layer: Layer, weights: LayerWeights, dema
 
 
 def logits_bytes(model: ModelShape, demand: Demand) -> int:
-    """Rows of logits in fp16 with their fp32 copy: one a person, and one more a draft token."""
+    """Rows of logits in fp16 with their fp32 copy: one a stream, and one more a draft token."""
     padded = -(-model.vocabulary // 128) * 128
-    return demand.people * (1 + demand.history) * padded * 6
+    return demand.streams * (1 + demand.history) * padded * 6
 
 
 def _head_transient(model: ModelShape, weights: Weights) -> int:
@@ -96,11 +94,15 @@ def _head_transient(model: ModelShape, weights: Weights) -> int:
 
 
 def _drafter_bytes(model: ModelShape, weights: Weights, demand: Demand) -> int:
-    if not demand.drafter:
-        return 0
-    attention = next((layer for layer in model.layers if isinstance(layer, AttentionLayer)), None)
-    kv = token_bytes(attention, demand.precision) * demand.tokens * model.drafter_layers if attention else 0
-    return weights.drafter + kv
+    """Weights and cache of the model's own drafter, or of a model that drafts for it."""
+    size = 0
+    if demand.draft is not None:
+        size = demand.draft.weights + demand.draft.token * demand.tokens + demand.draft.slot * demand.streams
+    if demand.drafter:
+        attention = next((layer for layer in model.layers if isinstance(layer, AttentionLayer)), None)
+        kv = token_bytes(attention, demand.precision) * demand.tokens * model.drafter_layers if attention else 0
+        size += weights.drafter + kv
+    return size
 
 
 def _rows(card: Card, sums: _Sums, weights: Certainty) -> tuple[Row, ...]:
@@ -113,13 +115,10 @@ def _rows(card: Card, sums: _Sums, weights: Certainty) -> tuple[Row, ...]:
         Row(Item.PREFILL, sums.transient, Certainty.ESTIMATED),
         Row(Item.LOGITS, sums.logits, Certainty.ESTIMATED),
         Row(Item.OVERHEAD, card.overhead, Certainty.MEASURED if card.confirmed else Certainty.ASSUMED),
-        Row(Item.MARGIN, MARGIN, Certainty.EXACT),
+        Row(Item.OTHERS, card.others, Certainty.MEASURED),
+        Row(Item.MARGIN, card.reserve, Certainty.EXACT),
     )
     return tuple(row for row in rows if row.size)
-
-
-def _room(card: Card) -> int:
-    return card.size - card.overhead - MARGIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,32 +139,37 @@ def _modules(model: ModelShape, weights: Weights, demand: Demand) -> tuple[_Modu
     modules: list[_Module] = []
     for number, (layer, part) in enumerate(zip(model.layers, weights.layers, strict=True)):
         sizes = alike.get((layer, part))
+        held = part.total - (part.experts if number < demand.experts_on_cpu else 0)
         if sizes is None:
             sizes = alike[layer, part] = (
                 token_bytes(layer, demand.precision) * demand.tokens,
-                state_bytes(layer, demand.people, demand.history),
+                state_bytes(layer, demand.streams, demand.history),
                 layer_transient(model, layer, part, demand),
             )
-        modules.append(_Module(f"layer {number}", number, part.total, *sizes))
-    held, transient = weights.head + weights.norm + weights.other, _head_transient(model, weights)
-    return (*modules, _Module("the head", None, held, 0, 0, transient, logits_bytes(model, demand)))
+        modules.append(_Module(f"layer {number}", number, held, *sizes))
+    tail, transient = weights.head + weights.norm + weights.other, _head_transient(model, weights)
+    return (*modules, _Module("the head", None, tail, 0, 0, transient, logits_bytes(model, demand)))
+
+
+def _start(model: ModelShape, weights: Weights, demand: Demand) -> _Sums:
+    """What lies on the first card, whatever the split."""
+    return _Sums(
+        weights=weights.embedding if weights.embedding_quantised else 0,
+        drafter=_drafter_bytes(model, weights, demand),
+        vision=weights.vision if demand.vision else 0,
+    )
 
 
 def _split(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand) -> Placing:
     """Fill the cards in order, as exllamav3's own split does: a card that a module does not fit is closed."""
-    table = weights.embedding if weights.embedding_quantised else 0
-    start = _Sums(
-        weights=table,
-        drafter=_drafter_bytes(model, weights, demand),
-        vision=weights.vision if demand.vision else 0,
-    )
+    start = _start(model, weights, demand)
     sums = [start, *(_Sums() for _ in cards[1:])]
     held: list[list[int]] = [[] for _ in cards]
     at = 0
     modules = _modules(model, weights, demand)
     for module in modules:
         grown = _grown(sums[at], module)
-        while grown.total > _room(cards[at]):
+        while grown.total > cards[at].room:
             at += 1
             if at == len(cards):
                 return _no_room(modules, start.total, cards, module)
@@ -175,8 +179,29 @@ def _split(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand:
             held[at].append(module.layer)
     return Fits(
         tuple(
-            CardPlan(card, _rows(card, total, Certainty.EXACT), (numbers[0], numbers[-1]) if numbers else None, demand.people)
+            CardPlan(card, _rows(card, total, Certainty.EXACT), (numbers[0], numbers[-1]) if numbers else None, demand.streams)
             for card, total, numbers in zip(cards, sums, held, strict=True)
+        )
+    )
+
+
+def split_as(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, held: tuple[int, ...]) -> Fits:
+    """The plan of a split that was made by somebody else, whether it fits or not: `held` layers on each card, in order. The head
+    lies where the last layer does.
+    """
+    modules = _modules(model, weights, demand)
+    sums, at = [_start(model, weights, demand), *(_Sums() for _ in cards[1:])], 0
+    left = list(held)
+    for module in modules:
+        while module.layer is not None and left[at] == 0 and at + 1 < len(cards):
+            at += 1
+        sums[at] = _grown(sums[at], module)
+        left[at] -= module.layer is not None
+    firsts = [sum(held[:n]) for n in range(len(held))]
+    return Fits(
+        tuple(
+            CardPlan(card, _rows(card, total, Certainty.EXACT), (first, first + n - 1) if n else None, demand.streams)
+            for card, total, first, n in zip(cards, sums, firsts, held, strict=True)
         )
     )
 
@@ -196,9 +221,16 @@ def _grown(sums: _Sums, module: _Module) -> _Sums:
 def _no_room(modules: tuple[_Module, ...], start: int, cards: tuple[Card, ...], last: _Module) -> NoRoom:
     """What a split lacks at least: everything that must be held, against everything the cards have."""
     need = start + sum(module.weights + module.kv + module.recurrent + module.logits for module in modules)
-    have = sum(max(0, _room(card) - last.transient) for card in cards)
+    have = sum(max(0, card.room - last.transient) for card in cards)
     where = f"{last.name} of {len(modules) - 1}" if last.layer is not None else last.name
+    if any(card.limit is not None for card in cards):
+        return NoRoom(f"{where} finds no room in the split {split_words(cards)}", max(1, need - have))
     return NoRoom(f"{where} finds no room on {'the card' if len(cards) == 1 else 'any card'}", max(1, need - have))
+
+
+def split_words(cards: tuple[Card, ...]) -> str:
+    """A split as people write it, in GiB."""
+    return ",".join("all" if card.limit is None else f"{card.limit / (1 << 30):g}" for card in cards)
 
 
 def _unit_shares(units: int, ratios: tuple[float, ...]) -> tuple[float, ...]:
@@ -221,28 +253,35 @@ def _head_units(layer: Layer) -> int:
             return k_heads
 
 
-def _tensor(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand) -> Placing:
-    """Every layer on all cards, by the room each has; heads stay whole. An estimate of what exllamav3's allocator does."""
-    rooms = [max(1, _room(card)) for card in cards]
+def tensor_plans(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand) -> tuple[CardPlan, ...]:
+    """Every layer on all cards, by the room each has, whether it fits or not; heads stay whole. An estimate of what exllamav3's
+    allocator does.
+    """
+    rooms = [max(1, card.room) for card in cards]
     ratios = tuple(room / sum(rooms) for room in rooms)
     sums = [_Sums() for _ in cards]
     for layer, part in zip(model.layers, weights.layers, strict=True):
         heads = _unit_shares(_head_units(layer), ratios)
         kv = token_bytes(layer, demand.precision) * demand.tokens
-        state = state_bytes(layer, demand.people, demand.history)
+        state = state_bytes(layer, demand.streams, demand.history)
         for i, (share, ratio) in enumerate(zip(heads, ratios, strict=True)):
             size = int(part.mixing * share + part.feed_forward * ratio) + part.norm
             transient = layer_transient(model, layer, part, demand, max(share, ratio))
             sums[i] = sums[i].with_layer(size, int(kv * share), int(state * share), transient)
-    tail = weights.head + weights.other + (weights.embedding if weights.embedding_quantised else 0)
+    start = _start(model, weights, demand)
+    tail = weights.head + weights.other + start.weights
     for i, ratio in enumerate(ratios):
         head = int(tail * ratio) + weights.norm
         sums[i] = sums[i].with_layer(head, 0, 0, int(_head_transient(model, weights) * ratio))
-    sums[0] = replace(sums[0], logits=logits_bytes(model, demand))
-    plans = tuple(
-        CardPlan(card, _rows(card, total, Certainty.ESTIMATED), (0, len(model.layers) - 1), demand.people)
+    sums[0] = replace(sums[0], logits=logits_bytes(model, demand), drafter=start.drafter, vision=start.vision)
+    return tuple(
+        CardPlan(card, _rows(card, total, Certainty.ESTIMATED), (0, len(model.layers) - 1), demand.streams)
         for card, total in zip(cards, sums, strict=True)
     )
+
+
+def _tensor(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand) -> Placing:
+    plans = tensor_plans(model, weights, cards, demand)
     worst = min(plans, key=lambda plan: plan.free)
     if worst.free < 0:
         return NoRoom(f"the share of {worst.card.name} does not fit it", -worst.free)

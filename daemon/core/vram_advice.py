@@ -7,7 +7,7 @@ from enum import Enum
 from daemon.core.vram import longest_context, most_people, place
 from daemon.core.vram_model import ModelShape, Precision
 from daemon.core.vram_values import Card, Demand, Fits, Layout
-from daemon.core.vram_weights import LayerWeights, Weights
+from daemon.core.vram_weights import Weights
 
 _PRECISIONS = (Precision(8, 8), Precision(6, 6), Precision(5, 5), Precision(4, 4))
 _CHUNKS = (1024, 512)
@@ -50,7 +50,12 @@ def lighter(weights: Weights, bits: float) -> Weights:
     return replace(
         weights,
         layers=tuple(
-            LayerWeights(int(layer.mixing * ratio), int(layer.feed_forward * ratio), layer.norm, layer.rebuilt)
+            replace(
+                layer,
+                mixing=int(layer.mixing * ratio),
+                feed_forward=int(layer.feed_forward * ratio),
+                experts=int(layer.experts * ratio),
+            )
             for layer in weights.layers
         ),
         bits=bits,

@@ -7,6 +7,8 @@ from typing import TypeAlias
 from daemon.core.vram_model import PAGE, Precision
 
 FP16 = Precision()
+MARGIN = 256 << 20
+"""Bytes exllamav3 leaves free on each card when it splits by itself."""
 
 
 class Layout(Enum):
@@ -40,6 +42,7 @@ class Item(Enum):
     PREFILL = "prefill transient"
     LOGITS = "logits"
     OVERHEAD = "overhead"
+    OTHERS = "other programs"
     MARGIN = "margin"
 
 
@@ -51,6 +54,27 @@ class Card:
     size: int
     overhead: int
     confirmed: int = 0
+    others: int = 0
+    """Bytes that other programs (a desktop, a browser) hold."""
+    limit: int | None = None
+    """Most bytes that may be used there (engine.gpu_split); None: all."""
+    reserve: int = MARGIN
+    """Bytes to leave free."""
+
+    @property
+    def room(self) -> int:
+        """Bytes for model, cache and what computing needs."""
+        free = self.size - self.others - self.reserve
+        return (free if self.limit is None else min(free, self.limit)) - self.overhead
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A model that drafts for another, in bytes: its weights, its cache of one token, its state of one stream."""
+
+    weights: int
+    token: int
+    slot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +91,30 @@ class Demand:
     """Draft tokens a step that a recurrent model can take back."""
     drafter: bool = False
     """Load the model's own drafter."""
+    draft: Draft | None = None
+    """A drafter that is a model of its own."""
     vision: bool = False
+    cache_tokens: int | None = None
+    """Tokens of cache, where they are configured and do not follow from people and context."""
+    slots: int | None = None
+    """Streams at once (engine.max_batch), where they are configured; None: one a person."""
+    experts_on_cpu: int = 0
+    """Layers, the first ones, whose routed experts lie in host memory."""
 
     @property
     def tokens(self) -> int:
         """Tokens of cache: whole pages a person, and the token that exllamav3 keeps free in each."""
-        return self.people * -(-(self.context + 1) // PAGE) * PAGE
+        return self.cache_tokens if self.cache_tokens is not None else self.people * pages(self.context) * PAGE
+
+    @property
+    def streams(self) -> int:
+        """Streams at once: slots of recurrent state, rows of logits."""
+        return self.slots if self.slots is not None else self.people
+
+
+def pages(context: int) -> int:
+    """Whole pages for a context and the token that exllamav3 keeps free."""
+    return -(-(context + 1) // PAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +141,14 @@ class CardPlan:
         return sum(row.size for row in self.rows)
 
     @property
+    def computed(self) -> int:
+        """Bytes that the plan computes: all rows but those of overhead, other programs and margin."""
+        return sum(row.size for row in self.rows if row.item not in {Item.OVERHEAD, Item.OTHERS, Item.MARGIN})
+
+    @property
     def free(self) -> int:
         """Bytes left; negative where it does not fit."""
-        return self.card.size - self.used
+        return self.card.room - self.computed
 
     def size(self, item: Item) -> int:
         """Bytes of one row."""

@@ -24,6 +24,7 @@ _VISION = (
 _DRAFTER = ("mtp.", "model.mtp.")
 _EMBEDDING = re.compile(r"(?:^|\.)embed_tokens\.")
 _HEAD = re.compile(r"(?:^|\.)lm_head\.")
+_EXPERTS = ".experts."
 _ATTENTION = ("self_attn.", "linear_attn.", "attention.", "attn.")
 _TILE = 16
 _RECONSTRUCTED_COLUMNS = 32768
@@ -79,6 +80,8 @@ class LayerWeights:
     feed_forward: int
     norm: int
     rebuilt: int
+    experts: int = 0
+    """Bytes of the routed experts that exllamav3 can leave in host memory: those of the codebook mul1."""
 
     @property
     def total(self) -> int:
@@ -129,7 +132,7 @@ def weigh(tensors: Iterable[Tensor], layers: int, *, tied: bool) -> Weights:
     """Add up a model's tensors. `layers` is how many layers config.json has; tensors of further layers count as `other`."""
     by_part = dict.fromkeys(Part, 0)
     per_layer = [{Part.MIXING: 0, Part.FEED_FORWARD: 0, Part.NORM: 0} for _ in range(layers)]
-    rebuilt = [0] * layers
+    rebuilt, experts, movable = [0] * layers, [0] * layers, [False] * layers
     head_rebuilt = packed_bits = packed_weights = 0
     quantised_table = False
     for tensor in tensors:
@@ -138,6 +141,9 @@ def weigh(tensors: Iterable[Tensor], layers: int, *, tied: bool) -> Weights:
         if place.layer is not None and place.layer < layers:
             per_layer[place.layer][place.part] += size
             rebuilt[place.layer] = max(rebuilt[place.layer], rebuilt_bytes(tensor))
+            if _EXPERTS in tensor.name:
+                experts[place.layer] += size
+                movable[place.layer] = movable[place.layer] or tensor.name.endswith(".mul1")
             if tensor.name.endswith(".trellis") and len(tensor.shape) == 3:  # noqa: PLR2004 - as above
                 packed_bits += tensor.size * 8
                 packed_weights += tensor.shape[0] * tensor.shape[1] * _TILE * _TILE
@@ -149,8 +155,8 @@ def weigh(tensors: Iterable[Tensor], layers: int, *, tied: bool) -> Weights:
     head = by_part[Part.HEAD] or (by_part[Part.EMBEDDING] if tied else 0)
     return Weights(
         layers=tuple(
-            LayerWeights(sizes[Part.MIXING], sizes[Part.FEED_FORWARD], sizes[Part.NORM], largest)
-            for sizes, largest in zip(per_layer, rebuilt, strict=True)
+            LayerWeights(sizes[Part.MIXING], sizes[Part.FEED_FORWARD], sizes[Part.NORM], largest, routed if may_move else 0)
+            for sizes, largest, routed, may_move in zip(per_layer, rebuilt, experts, movable, strict=True)
         ),
         embedding=by_part[Part.EMBEDDING],
         embedding_quantised=quantised_table,

@@ -13,6 +13,7 @@ from daemon.core.wire import (
     Configure,
     Constraint,
     ConstraintKind,
+    DeviceMemory,
     Drain,
     Dry,
     Durations,
@@ -23,8 +24,8 @@ from daemon.core.wire import (
     Finished,
     FinishReason,
     Hello,
-    Keep,
     ImageSpan,
+    Keep,
     Limits,
     Loading,
     OnStop,
@@ -84,7 +85,17 @@ COMMANDS: list[Command] = [
 ]
 
 REPORTS: list[Report] = [
-    Hello(1, "boot", 42, "exl3 on cpu", "LlamaForCausalLM", Limits(256, 16, 4, 0, 16), [2], 49152),
+    Hello(
+        1,
+        "boot",
+        42,
+        "exl3 on cpu",
+        "LlamaForCausalLM",
+        Limits(256, 16, 4, 0, 16),
+        [2],
+        49152,
+        [DeviceMemory("RTX", "GPU-1", 12 << 30, 1 << 30, 9 << 30, 10 << 30, 32)],
+    ),
     Loading("weights", 3, 30),
     Step(
         n=1,

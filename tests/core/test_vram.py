@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from daemon.core.errors import ConfigError
 from daemon.core.safetensors_header import header_length, parse_header
-from daemon.core.vram import MARGIN, layer_transient, logits_bytes, longest_context, most_people, place
+from daemon.core.vram import layer_transient, logits_bytes, longest_context, most_people, place
 from daemon.core.vram_advice import Lever, changes, lighter, speculation_advice
 from daemon.core.vram_learned import ASSUMED_OVERHEAD, KEPT, Learned, learn
 from daemon.core.vram_model import (
@@ -25,7 +25,7 @@ from daemon.core.vram_model import (
     state_bytes,
     token_bytes,
 )
-from daemon.core.vram_values import Card, Certainty, Demand, Fits, Item, Layout, NoRoom
+from daemon.core.vram_values import MARGIN, Card, Certainty, Demand, Fits, Item, Layout, NoRoom
 from daemon.core.vram_weights import Part, placement, weigh
 from tests.core.vram_models import ORNITH_9B, QWEN3_5_27B, tensor, tensors, weights
 
