@@ -24,7 +24,7 @@ class PersonRow(msgspec.Struct, frozen=True):
 
     name: str
     sources: list[str]
-    """config, state, or both: where their keys and limits stand."""
+    """config, state, or both: where their keys and limits stand. Nowhere: `local`, while no keys are used."""
     keys: list[str]
     """The beginning of each key that exl3d made, `exl3d-TAG`; one that a person chose has only its number here."""
     limits: Person
@@ -68,7 +68,7 @@ def people_table(rows: Sequence[PersonRow]) -> Table:
     table.add_column("name", style="bold")
     table.add_column("keys", no_wrap=True)
     for title in ("weight", "guarantee", "longest", "at once", "today"):
-        table.add_column(title, justify="right")
+        table.add_column(title, justify="right", no_wrap=True)
     table.add_column("from", style="dim")
     for row in rows:
         limits = row.limits
@@ -81,7 +81,7 @@ def people_table(rows: Sequence[PersonRow]) -> Table:
             _count(limits.max_context),
             _requests(limits),
             f"{_short(row.tokens_today)}{quota}",
-            row.sources[0] if len(row.sources) == 1 else "both",
+            "both" if len(row.sources) > 1 else "".join(row.sources),
         )
     return table
 

@@ -91,6 +91,7 @@ def chat_of_messages(body: MessagesBody) -> Translated:
             "top_p": body.top_p,
             "top_k": body.top_k,
             "timeout": body.timeout,
+            "stream": body.stream,
         },
     )
 
