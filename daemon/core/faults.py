@@ -205,7 +205,7 @@ def judge_lines(evidence: KernelLines, ours: Ours) -> tuple[Verdict, ...]:
 
 
 def possible_here(verdict: Verdict, platform: Platform) -> Verdict:
-    """The verdict with a remedy that exists here: a reboot does for a real machine what `wsl --shutdown` does for a virtual one."""
+    """The verdict with a remedy that exists here: a reboot does for a real machine what `wsl --shutdown` does for a virtual."""
     if verdict.remedy is Remedy.WSL_SHUTDOWN and platform is Platform.NATIVE:
         return replace(verdict, remedy=Remedy.HOST_REBOOT)
     return verdict
