@@ -10,6 +10,7 @@ from ops.commands.config_example import config_example
 from ops.commands.drain import drain
 from ops.commands.engine_check import engine_check
 from ops.commands.health import health
+from ops.commands.incidents import incidents
 from ops.commands.install import install
 from ops.commands.key_new import key_new
 from ops.commands.logs import logs
@@ -33,7 +34,7 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for command in (status, health, logs, reload, drain, resume, restart, install, uninstall, plan, bench):
+    for command in (status, health, incidents, logs, reload, drain, resume, restart, install, uninstall, plan, bench):
         root.command()(command)
     config = typer.Typer(help="The configuration file.", no_args_is_help=True)
     config.command("check")(config_check)

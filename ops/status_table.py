@@ -11,6 +11,7 @@ from rich.text import Text
 
 from daemon.core.ports import EngineStatus, Status
 from daemon.core.prefix_watch import MissCause, PrefixFigures
+from daemon.core.senses import SenseState
 
 _WIDTH = 76
 _BAR = 30
@@ -46,6 +47,23 @@ def _daemon(facts: Status) -> Iterator[tuple[str, RenderableType]]:
     share = f" ({facts.cached_tokens / facts.prompt_tokens:.0%} from cache)" if facts.prompt_tokens else ""
     yield "tokens", f"{facts.prompt_tokens:,} in{share}, {facts.generated_tokens:,} out"
     yield from _prefix(facts.prefix)
+    if facts.shut:
+        yield "intake", Text(facts.shut, style="bold yellow")
+    yield from _surroundings(facts)
+
+
+def _surroundings(facts: Status) -> Iterator[tuple[str, RenderableType]]:
+    """The GPUs, what went wrong since the start, and what the watchdog would see but cannot."""
+    for number, gpu in enumerate(facts.gpus):
+        used = f"{gpu.used_mib:,} of {gpu.total_mib:,} MiB used" if gpu.used_mib is not None and gpu.total_mib else "no figures"
+        heat = "" if gpu.temperature is None else f", {gpu.temperature} °C"
+        yield f"GPU {number}", f"{gpu.name}: {used}{heat}"
+    if facts.incidents:
+        words = ", ".join(f"{count:,} {label.replace('_', ' ')}" for label, count in facts.incidents.items())
+        yield "incidents", Text(f"{words} (exl3ctl incidents)", style="yellow")
+    for sense in facts.senses:
+        if sense.state in {SenseState.STALE, SenseState.ABSENT}:
+            yield "not seen", Text(f"{sense.name}: {sense.words}", style="dim")
 
 
 def _prefix(figures: PrefixFigures) -> Iterator[tuple[str, RenderableType]]:

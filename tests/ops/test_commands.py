@@ -11,8 +11,10 @@ import pytest
 import yaml
 from rich.console import Console
 
+from daemon.core.gpu import GpuReading
 from daemon.core.keys import matches, parse_hash
 from daemon.core.ports import EngineStatus, Status
+from daemon.core.senses import Sense, SenseState
 from daemon.core.settings import KeySettings, Settings
 from daemon.core.wire import Pool
 from ops.admin_socket import running_socket, socket_path
@@ -205,6 +207,25 @@ def test_table_of_a_loading_engine_shows_how_far_it_is() -> None:
     assert "● not ready" in drawn
     assert "loading the weights" in drawn
     assert "40%" in drawn
+
+
+def test_table_shows_gpus_incidents_and_what_cannot_be_seen() -> None:
+    senses = (
+        Sense("kernel log", SenseState.ABSENT, "not permitted"),
+        Sense("nvml", SenseState.WORKING, "1 GPU"),
+        Sense("probe", SenseState.OFF, "watchdog.probe is false"),
+    )
+    gpu = GpuReading("RTX 5070", "GPU-1", "0000:01:00", used_mib=10_000, total_mib=12_000, temperature=61)
+    drawn = _drawn(replace(STATUS, incidents={"engine_dead": 2}, senses=senses, gpus=(gpu,), shut="drained for an update"))
+    for words in (
+        "RTX 5070: 10,000 of 12,000 MiB used, 61 °C",
+        "2 engine dead (exl3ctl incidents)",
+        "kernel log: not permitted",
+        "drained for an update",
+    ):
+        assert words in drawn
+    assert "nvml" not in drawn
+    assert "probe" not in drawn
 
 
 def test_table_names_engines_where_there_are_several() -> None:
