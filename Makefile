@@ -53,7 +53,7 @@ format: $(TEST_STAMP) ## format the code and write generated files anew
 	$(BIN)/ruff check --fix
 	$(BIN)/exl3ctl config example > config.yaml
 
-bench: $(TEST_STAMP) ## measure: make bench NAME=overhead | health | prefix | recovery
+bench: $(TEST_STAMP) ## measure: make bench NAME=recovery; `make bench NAME=-h` names all
 	@$(BIN)/python -m ops.bench "$(NAME)" $(BENCH_ARGS)
 
 soak: $(TEST_STAMP) ## clients of all kinds and dying engines for a while: make soak MINUTES=10

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from ops import demo_model
-from ops.bench import health, overhead, prefix, recovery, soak
+from ops.bench import alternate, fairness, health, interference, overhead, pool, prefix, recovery, soak, streams
 from ops.errors import OpsError
 from ops.exit_codes import ExitCode
 from ops.options import print_json
@@ -93,6 +93,49 @@ async def _soak(given: _Given) -> soak.Soak:
     return await soak.measure(size)
 
 
+async def _streams(given: _Given) -> streams.Streams:
+    usual = streams.Size()
+    size = streams.Size(
+        tokens=given.count("tokens", usual.tokens),
+        slots=given.count("slots", usual.slots),
+        max_queued=given.count("max_queued", usual.max_queued),
+        runs=given.count("runs", usual.runs),
+    )
+    return await streams.measure(size)
+
+
+async def _fairness(given: _Given) -> fairness.Fairness:
+    usual = fairness.Size()
+    size = fairness.Size(
+        rounds=given.count("rounds", usual.rounds),
+        long_requests=given.count("long_requests", usual.long_requests),
+        speed=given.count("speed", int(usual.speed)),
+    )
+    return await fairness.measure(size)
+
+
+async def _interference(given: _Given) -> interference.Interference:
+    usual = interference.Size()
+    size = interference.Size(
+        prompt_tokens=given.count("prompt_tokens", usual.prompt_tokens), speed=given.count("speed", int(usual.speed))
+    )
+    return await interference.measure(size)
+
+
+async def _pool(given: _Given) -> pool.Pool:
+    usual = pool.Size()
+    size = pool.Size(tokens=given.count("tokens", usual.tokens), speed=given.count("speed", int(usual.speed)))
+    return await pool.measure(size)
+
+
+async def _alternate(given: _Given) -> alternate.Alternate:
+    usual = alternate.Size()
+    size = alternate.Size(tokens=given.count("tokens", usual.tokens), turns=given.count("turns", usual.turns))
+    return await alternate.measure(size)
+
+
+_SPEED = ("--speed", "how much faster than the profile the model is; figures are given at the profile's own speed")
+
 _SCENARIOS = {
     "overhead": _Scenario(
         "what the daemon costs for each token, over exllamav3's generator alone",
@@ -119,6 +162,34 @@ _SCENARIOS = {
             ("--seed", "of the moments and kinds of faults"),
         ),
         _recovery,
+    ),
+    "streams": _Scenario(
+        "1, 8, 64 and 300 streams over HTTP with a profile's step times",
+        (
+            ("--tokens", "tokens of each answer"),
+            ("--slots", "requests that run together"),
+            ("--max-queued", "requests that may wait"),
+            ("--runs", "comparisons with the bare generator; the median counts"),
+        ),
+        _streams,
+    ),
+    "fairness": _Scenario(
+        "whether one person's many long requests make others wait",
+        (("--rounds", "repetitions"), ("--long-requests", "of the aggressor"), _SPEED),
+        _fairness,
+    ),
+    "interference": _Scenario(
+        "what one long prompt does to running answers", (("--prompt-tokens", "its length"), _SPEED), _interference
+    ),
+    "pool": _Scenario(
+        "six people whose conversations fill the cache, and more than fill it",
+        (("--tokens", "of a conversation at its end"), _SPEED),
+        _pool,
+    ),
+    "alternate": _Scenario(
+        "whether two people's long conversations both stay warm",
+        (("--tokens", "of a conversation"), ("--turns", "warm turns of each")),
+        _alternate,
     ),
     "soak": _Scenario(
         "whether anything grows while clients come, go and vanish and engines are killed",

@@ -7,7 +7,7 @@ needed of each is decoded.
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import aiohttp
 import msgspec
@@ -78,20 +78,21 @@ def prompt_text(load: Load, number: int) -> str:
 
 def body(target: Target, load: Load, number: int) -> bytes:
     """The JSON body of a request. Parameters that only some servers know are left out where they are not needed."""
-    fields: dict[str, object] = {
-        "model": target.model,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "max_tokens": load.tokens,
-    }
+    fields: dict[str, object] = {"max_tokens": load.tokens}
     if load.temperature is not None:
         fields["temperature"] = load.temperature
     if load.ignore_eos:
         fields["ignore_eos"] = True
     text = prompt_text(load, number)
     if target.endpoint is Endpoint.CHAT:
-        return msgspec.json.encode(fields | {"messages": [{"role": "user", "content": text}]})
-    return msgspec.json.encode(fields | {"prompt": text})
+        return encoded(target, fields | {"messages": [{"role": "user", "content": text}]})
+    return encoded(target, fields | {"prompt": text})
+
+
+def encoded(target: Target, fields: Mapping[str, object]) -> bytes:
+    """A body with these fields, streamed, usage at its end."""
+    always: dict[str, object] = {"model": target.model, "stream": True, "stream_options": {"include_usage": True}}
+    return msgspec.json.encode(always | dict(fields))
 
 
 async def first_model(base_url: str, key: str | None) -> str:

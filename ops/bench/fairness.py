@@ -49,7 +49,7 @@ class Size:
     apart: float = 2.0
     """Seconds between two people's chats."""
     slots: int = 16
-    speed: float = 10.0
+    speed: float = 5.0
 
 
 class Figures(msgspec.Struct, frozen=True):

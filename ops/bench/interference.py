@@ -78,7 +78,7 @@ class Beside:
 
 async def measure(size: Size) -> Interference:
     """Run it. Raises BenchFailed."""
-    pages = -(-(size.prompt_tokens + 2048 * (size.streams + 2)) // 256) * 2
+    pages = -(-(size.prompt_tokens + 4608 * (size.streams + 2)) // 256) * 2
     plan = Plan(cache_tokens=256 * pages, slots=size.streams + 2, speed=size.speed, itl_target_ms=size.itl_target_ms)
     async with town(plan) as place:
         alone = await prefill_alone(place.target(), size.prompt_tokens)
@@ -123,10 +123,12 @@ async def prefill_alone(target: Target, prompt_tokens: int) -> float:
     return _first(sample) - sample.sent
 
 
-async def together(target: Target, streams: int, prompt_tokens: int, quiet: int = 64) -> Beside:
-    """Let `streams` answers run; once each has `quiet` tokens, send the long prompt; cut them off when it has its first token."""
+async def together(target: Target, streams: int, prompt_tokens: int, *, tokens: int = 4096, quiet: int = 64) -> Beside:
+    """Let `streams` answers run; once each has `quiet` tokens, send the long prompt; cut them off when it has its first token.
+    Works on any server. `tokens`: length that the answers would have; they must outlast the prompt.
+    """
     async with session_for(target.key) as session:
-        readers = [_Reader(session, target, number) for number in range(streams)]
+        readers = [_Reader(session, target, number, tokens) for number in range(streams)]
         tasks = [asyncio.create_task(reader.read(), name=f"reader {reader.number}") for reader in readers]
         try:
             await _until_all_have(readers, tasks, quiet)
@@ -146,15 +148,16 @@ async def together(target: Target, streams: int, prompt_tokens: int, quiet: int 
 class _Reader:
     """Reads an answer that is much too long, and notes when each piece came."""
 
-    def __init__(self, session: aiohttp.ClientSession, target: Target, number: int) -> None:
+    def __init__(self, session: aiohttp.ClientSession, target: Target, number: int, tokens: int) -> None:
         self.number = number
         self._session = session
         self._target = target
+        self._tokens = tokens
         self.times: list[float] = []
 
     async def read(self) -> None:
         """Until cancelled."""
-        load = Load(1, 1, 60_000, 32, temperature=0.0, seed=500)
+        load = Load(1, 1, self._tokens, 32, temperature=0.0, seed=500)
         sample = await client.ask(self._session, self._target, client.body(self._target, load, self.number), self.times.append)
         raise BenchFailed(f"a stream ended too early: {sample.problem or f'{sample.completion_tokens} tokens'}")
 

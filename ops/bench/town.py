@@ -4,7 +4,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from daemon.core import keys
@@ -89,13 +89,19 @@ def setup_in(plan: Plan, times: profile.Profile | None = None) -> Generator[Setu
 
 @contextlib.asynccontextmanager
 async def town(plan: Plan, times: profile.Profile | None = None) -> AsyncGenerator[Town]:
-    """Start it, wait until it is ready, and stop it afterwards. Raises BenchFailed."""
+    """Start it with a model of its own, wait until it is ready, and stop it afterwards. Raises BenchFailed."""
+    with tempfile.TemporaryDirectory(prefix="exl3d-bench-") as folder:
+        async with town_of(write_model(Path(folder)), plan, times) as place:
+            yield place
+
+
+@contextlib.asynccontextmanager
+async def town_of(model: Path, plan: Plan, times: profile.Profile | None = None, backend: str = "null") -> AsyncGenerator[Town]:
+    """The same with this model. On other backends than `null` passes take the time they take."""
     secrets, hashes = dict[str, str](), list[KeySettings]()
     for person in plan.people:
         salt = os.urandom(keys.SALT_BYTES)
         secrets[person.name] = keys.new_key(salt, os.urandom(keys.SECRET_BYTES))
         hashes.append(KeySettings(name=person.name, hash=keys.hash_key(secrets[person.name], salt)))
-    with tempfile.TemporaryDirectory(prefix="exl3d-bench-") as folder:
-        model = write_model(Path(folder))
-        async with daemon(setup(model, plan, times or profile.read(), hashes)) as served:
-            yield Town(served, secrets)
+    async with daemon(replace(setup(model, plan, times or profile.read(), hashes), backend=backend)) as served:
+        yield Town(served, secrets)
