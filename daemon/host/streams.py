@@ -13,6 +13,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from daemon.core.admission_values import Policy as SharingPolicy
+from daemon.core.admission_views import SharingFigures
 from daemon.core.errors import GenerationFailed, NotReady, PoisonousRequest, RequestError, RequestTimeout
 from daemon.core.events import Broken, Ended, Ending, Opened, Paused, Usage
 from daemon.core.poison import Policy as PoisonPolicy
@@ -70,6 +72,8 @@ class StreamRegistry:
         engines: int = 1,
         convictions: ConvictionStore | None = None,
         poison: PoisonPolicy | None = None,
+        sharing: SharingPolicy | None = None,
+        pace: float | None = None,
     ) -> None:
         self._card = card
         self._known = card
@@ -78,7 +82,7 @@ class StreamRegistry:
         self._settings = settings
         self._on_end = on_end
         self._clock = clock
-        self._giving = Giving(settings, clock)
+        self._giving = Giving(sharing or SharingPolicy(max_queued=settings.max_queued), clock, pace)
         self._door = Door(engines)
         policy = poison or PoisonPolicy()
         self._suspicion = Suspicion(
@@ -119,6 +123,7 @@ class StreamRegistry:
         if all(isinstance(span, TokenSpan) for span in request.spans):
             entry.start = request.prompt_tokens
         self._entries[entry.link_id] = entry
+        entry.trace = self.prefixes.follow(request)
         try:
             self._giving.arrive(entry)
         except RequestError:
@@ -128,7 +133,6 @@ class StreamRegistry:
             wait = max(0.0, request.deadline - now)
             entry.deadline = asyncio.get_running_loop().call_later(wait, self._pass_deadline, entry)
         self.totals = replace(self.totals, requests=self.totals.requests + 1)
-        entry.trace = self.prefixes.follow(request)
         return entry
 
     def cancel(self, entry: Entry) -> None:
@@ -164,10 +168,23 @@ class StreamRegistry:
         """An engine's room after its last step; None while there is none."""
         return self._giving.pool(engine)
 
+    def sharing(self) -> SharingFigures:
+        """Who has what of the engines, who waits for what, and what was done about it."""
+        return self._giving.figures()
+
+    def guarantee_problem(self, policy: SharingPolicy | None = None) -> str | None:
+        """Why what is promised to people, or would be by another policy, cannot be kept by the engines there are."""
+        return self._giving.guarantee_problem(policy)
+
     def recovery(self, engine: int) -> RecoveryFigures:
         """What the last death in this engine's place cost so far; zeros where there was none."""
         recovery = self._recoveries.get(engine)
         return RecoveryFigures() if recovery is None else recovery.figures()
+
+    @property
+    def suspects(self) -> tuple[int, ...]:
+        """Requests that may have killed an engine and must run alone, by link id, in their order."""
+        return self._suspicion.suspects
 
     @property
     def empty(self) -> bool:
@@ -190,6 +207,10 @@ class StreamRegistry:
         """Take over what may change while the daemon runs; see core.reloading."""
         self._settings = settings.server
         self._giving.reload(settings)
+
+    def share(self, policy: SharingPolicy) -> None:
+        """Take over who may have what of the engines."""
+        self._giving.share(policy)
 
     def pause_intake(self, why: str) -> None:
         """Refuse new requests with these words until `resume_intake`; what was accepted goes on."""

@@ -58,6 +58,11 @@ class Suspicion:
         """Whether nobody is suspected."""
         return not self._entries
 
+    @property
+    def suspects(self) -> tuple[int, ...]:
+        """Who runs alone, by link id, in their order."""
+        return tuple(suspect.id for suspect in self._state.suspects)
+
     def left(self, entry: Entry) -> None:
         """A request is over."""
         self._entries.pop(entry.link_id, None)

@@ -5,9 +5,6 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from daemon.core.errors import (
     GenerationFailed,
@@ -32,7 +29,6 @@ from daemon.core.wire import (
     Tokens,
     TokenSpan,
 )
-from daemon.host.entry import Entry
 from tests.host.desk import Desk, drain, ends, length, request, started, tokens
 from tests.host.tiny import END, UNTHINK
 
@@ -444,115 +440,3 @@ async def test_card_takes_its_context_from_the_engine() -> None:
     assert desk.streams.card().context == 10_000
     desk.engine_up()
     assert desk.streams.card().context == 16 * 256
-
-
-# --- any order of events ---
-
-
-class _AnyLife(RuleBasedStateMachine):
-    """An engine that dies, lags and repeats itself; readers that leave. The delivered text is always the model's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(self.loop)
-        self.run(self._open_desk())
-        self.entries: list[Entry] = []
-        self.heard: dict[int, list[StreamEvent]] = {}
-        self.up = True
-
-    def teardown(self) -> None:
-        self.loop.close()
-        asyncio.set_event_loop(None)
-
-    def run(self, coroutine: object) -> None:
-        self.loop.run_until_complete(coroutine)  # pyright: ignore[reportArgumentType]  # coroutines of this class
-
-    async def _open_desk(self) -> None:
-        self.desk = Desk(slots=2)
-        self.desk.engine_up()
-
-    @staticmethod
-    def model(index: int) -> int:
-        """The model says the alphabet over and over: token `index` of every answer."""
-        return 97 + index % 26
-
-    @precondition(lambda self: len(self.entries) < 6)
-    @rule(max_tokens=st.integers(1, 12))
-    def arrive(self, max_tokens: int) -> None:
-        async def go() -> None:
-            entry = self.desk.streams.open(request("ab", max_tokens))
-            self.entries.append(entry)
-            self.heard[entry.link_id] = []
-
-        self.run(go())
-
-    @precondition(lambda self: self.up)
-    @rule(count=st.integers(1, 4), repeat=st.booleans())
-    def engine_generates(self, count: int, repeat: bool) -> None:
-        async def go() -> None:
-            for submit in self.desk.engine.submits:
-                entry = next(one for one in self.entries if one.link_id == submit.id)
-                done = len(entry.transcript.delivered)
-                left = entry.request.max_tokens - done
-                if entry.ended or submit.attempt != entry.attempt or left <= 0:
-                    continue
-                report = Tokens(submit.id, submit.attempt, 2 + done, [self.model(done + i) for i in range(min(count, left))])
-                self.desk.step(report, *([report] if repeat else []))
-                if left <= count:
-                    self.desk.finish(submit)
-
-        self.run(go())
-
-    @precondition(lambda self: self.up)
-    @rule()
-    def engine_dies(self) -> None:
-        async def go() -> None:
-            self.desk.streams.engine_down(0, "it died")
-
-        self.up = False
-        self.run(go())
-
-    @precondition(lambda self: not self.up)
-    @rule()
-    def engine_comes(self) -> None:
-        async def go() -> None:
-            self.desk.engine_up()
-
-        self.up = True
-        self.run(go())
-
-    @precondition(lambda self: bool(self.entries))
-    @rule(data=st.data(), leaves=st.booleans())
-    def reader_reads_or_leaves(self, data: st.DataObject, leaves: bool) -> None:
-        entry = data.draw(st.sampled_from(self.entries))
-
-        async def go() -> None:
-            if leaves:
-                entry.cancel()
-            while entry.outbox.unread:
-                self.heard[entry.link_id].append(await anext(entry.events()))
-
-        self.run(go())
-
-    @invariant()
-    def what_was_heard_is_what_the_model_said(self) -> None:
-        for events in self.heard.values():
-            text = text_of(events)
-            assert text == "".join(chr(self.model(index)) for index in range(len(text)))
-            assert len(ends(events)) <= 1
-            assert not ends(events) or events[-1] in ends(events)
-
-    @invariant()
-    def ended_streams_were_told_so_once(self) -> None:
-        assert len(self.desk.summaries) == sum(entry.ended for entry in self.entries)
-
-    @invariant()
-    def nobody_waits_beside_a_free_slot(self) -> None:
-        streams = self.desk.streams
-        assert streams.running <= 2
-        assert not self.up or streams.queued == 0 or streams.running == 2
-
-
-TestAnyLife = _AnyLife.TestCase
-TestAnyLife.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
