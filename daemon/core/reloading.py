@@ -18,6 +18,7 @@ LIVE = frozenset(
     {
         "keys",
         "people",
+        "sharing.order",
         "sharing.prefill_price",
         "sharing.cached_price",
         "sharing.decode_price",
