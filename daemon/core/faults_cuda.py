@@ -17,7 +17,6 @@ _BY_NUMBER = {error.number: error for error in CUDA_ERRORS}
 _BY_NAME = {name: error for error in CUDA_ERRORS for name in error.names}
 _BY_WORDS = tuple((words, error) for error in CUDA_ERRORS for words in error.words)
 
-_NCCL = Verdict(Remedy.ENGINE_REBUILD, Label.NCCL_ERROR)
 _BLAS = {
     "ALLOC_FAILED": (_REBUILD, Label.CUDA_OOM),
     "NOT_INITIALIZED": (_REBUILD, Label.CUDA_OOM),
@@ -27,7 +26,7 @@ _BLAS = {
 # How a message of an exception may begin. Whatever follows the groups is not read.
 _OOM = re.compile(r"(?:\w+ )?CUDA out of memory\b|CUDA error: out of memory\b|Allocation on device\b")
 _RAISED = re.compile(
-    r"(?:Worker failed with error ['\"]|what\(\):\s+)?(?:CUDA(?: driver| runtime)? error|CUDA failure)"
+    r"(?:Worker failed with error ['\"]|what\(\):\s+)?(?:CUDA(?: driver| runtime)? error|CUDA failure|Triton Error \[CUDA\])"
     r"(?::|\s+\(?(?P<number>\d{1,3})\b\)?(?: at \S+)?\s*:)\s*(?P<words>.*)",
     re.IGNORECASE,
 )
@@ -36,6 +35,7 @@ _NUMBERED = re.compile(r"Error (?P<number>\d{1,3}): (?P<words>.*)")
 _TORCH_INIT = re.compile(
     r"No CUDA GPUs are available|Found no NVIDIA driver on your system|The NVIDIA driver on your system is too old"
     r"|CUDA unknown error - |CUDA driver version is insufficient for CUDA runtime version|no CUDA-capable device is detected"
+    r"|Attempting to deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False"
 )
 _CALLED = re.compile(
     r"(?:failed call to cu(?:da)?[A-Z]\w*(?:\(\S*\))?:\s*|cu(?:da)?[A-Z]\w*(?:\(\S*\))?:?\s*(?:failed|returned|failure)[\s:=]*)"
@@ -64,6 +64,19 @@ _HANG = re.compile(
     r"|(?:\[E\d+ \S+ ProcessGroupNCCL\.cpp:\d+\] )?\[(?:PG [^\]]*)?Rank \d+\]:? Watchdog caught collective operation timeout"
 )
 _CONFIG = re.compile(r"UVA is not available\b")
+_SAYS = (
+    (_NCCL_TEXT, Remedy.ENGINE_REBUILD, Label.NCCL_ERROR),
+    (_ENGINE_DEAD, Remedy.ENGINE_REBUILD, Label.ENGINE_DEAD),
+    (_HANG, Remedy.PROCESS_RESTART, Label.ENGINE_HANG),
+    (_CONFIG, Remedy.ENGINE_REBUILD, Label.CONFIG),
+)
+_NOT_BUILT = re.compile(r"Torch not compiled with CUDA enabled$")
+_MISSING = re.compile(
+    r"(?P<library>lib(?:cuda|nvidia-ml)|lib(?:cudart|cublas|cublasLt|cudnn|nccl|nvrtc|cusparse|cusolver|cufft|curand))\.so[.\d]*"
+    r": cannot open shared object file"
+)
+_DRIVER_LIBRARIES = frozenset({"libcuda", "libnvidia-ml"})
+"""Those that come with the driver; the others come with torch."""
 
 _DEVICE_TYPES = frozenset(
     {
@@ -137,12 +150,35 @@ def _cuda_words(kind: str, message: str, line: str) -> Verdict | None:
     return _judge_error(error, line) if error else None
 
 
+def _unusable(kind: str, message: str, line: str) -> Verdict | None:
+    """An installation that can use no GPU."""
+    missing = _MISSING.match(message)
+    if kind != "AssertionError" and missing:
+        if missing["library"] in _DRIVER_LIBRARIES:
+            return Verdict(Remedy.DRIVER_ACTION, Label.NO_DEVICE, (line,))
+        return Verdict(Remedy.ENGINE_REBUILD, Label.CONFIG, (line,))
+    if kind == "AssertionError" and _NOT_BUILT.match(message):
+        return Verdict(Remedy.ENGINE_REBUILD, Label.CONFIG, (line,))
+    return None
+
+
+def _by_kind(kind: str) -> tuple[Remedy, Label] | None:
+    """What an exception's type alone says."""
+    if kind.startswith("nccl"):
+        return Remedy.ENGINE_REBUILD, Label.NCCL_ERROR
+    if kind.endswith("EngineDeadError"):
+        return Remedy.ENGINE_REBUILD, Label.ENGINE_DEAD
+    return (Remedy.ENGINE_REBUILD, Label.CUDA_OOM) if kind == "OutOfMemoryError" else None
+
+
 def judge_message(kind: str, message: str, code: int | None = None) -> Verdict | None:
     """The verdict on an exception of type `kind` (its last name alone), or None where it says nothing about a device.
 
     `code` is the CUDA error number where the exception carries one; it comes before the text.
     """
     line = f"{kind}: {message}" if kind else message
+    if kind in {"ImportError", "OSError", "AssertionError"}:
+        return _unusable(kind, message, line)
     if kind and kind not in _DEVICE_TYPES | _MEMORY_TYPES:
         return None
     if _NO_ROOM.match(message):
@@ -151,16 +187,12 @@ def judge_message(kind: str, message: str, code: int | None = None) -> Verdict |
         return None
     if code is not None and code in _BY_NUMBER:
         return _judge_error(_BY_NUMBER[code], line)
-    if kind.startswith("nccl") or _NCCL_TEXT.match(message):
-        return Verdict(_NCCL.remedy, _NCCL.label, (line,))
-    if kind.endswith("EngineDeadError") or _ENGINE_DEAD.match(message):
-        return Verdict(Remedy.ENGINE_REBUILD, Label.ENGINE_DEAD, (line,))
-    if kind == "OutOfMemoryError":
-        return Verdict(Remedy.ENGINE_REBUILD, Label.CUDA_OOM, (line,))
-    if _HANG.match(message):
-        return Verdict(Remedy.PROCESS_RESTART, Label.ENGINE_HANG, (line,))
-    if _CONFIG.match(message):
-        return Verdict(Remedy.ENGINE_REBUILD, Label.CONFIG, (line,))
+    named = _by_kind(kind)
+    if named is not None:
+        return Verdict(*named, (line,))
+    for pattern, remedy, label in _SAYS:
+        if pattern.match(message):
+            return Verdict(remedy, label, (line,))
     return _cuda_words(kind, message, line)
 
 

@@ -49,7 +49,8 @@ CUDA_ERRORS: tuple[CudaError, ...] = (
     _error(
         100,
         "cudaErrorNoDevice|CUDA_ERROR_NO_DEVICE",
-        "no cuda-capable device is detected|no cuda gpus are available|found no nvidia driver",
+        "no cuda-capable device is detected|no cuda gpus are available|found no nvidia driver"
+        "|attempting to deserialize object on a cuda device",
         _DRIVER,
         Label.NO_DEVICE,
     ),

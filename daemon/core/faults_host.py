@@ -124,11 +124,27 @@ _NVML_NAMES = {
 }
 
 
+_REPORT = re.compile(
+    r"(?:.{0,80}\b(?:nvml\w*|device|gpu)\b.{0,80}): (?:NVML_)?(?:ERROR_(?P<constant>[A-Z_]+)|(?P<words>[^:]+))$", re.IGNORECASE
+)
+
+
+def _judge_report(line: str) -> Verdict:
+    """A program's own words around an NVML error: what stands behind the last colon counts, if it is exactly one of NVML's."""
+    found = _REPORT.match(line)
+    code = None
+    if found is not None:
+        code = _NVML_NAMES.get((found["constant"] or "").replace("_", "").lower()) or _by_words(found["words"] or "")
+    verdict = Verdict(_NONE, Label.BENIGN_NOISE) if code is None else judge_nvml("", code)
+    return Verdict(verdict.remedy, verdict.label, (line,))
+
+
 def judge_nvml_text(line: str) -> Verdict:
     """The verdict on an NVML error as text. The call is not known, so `Unknown Error` counts for nothing."""
     raised = _NVML_RAISED.match(line)
     if raised is None:
-        return judge_smi(line)
+        verdict = judge_smi(line)
+        return verdict if not verdict.quiet else _judge_report(line)
     name = (raised["name"] or raised["constant"] or "").replace("_", "").lower()
     code = _NVML_NAMES.get(name) or _by_words(raised["words"] or "")
     if code is None:
@@ -187,6 +203,13 @@ _WINDOWS: tuple[tuple[re.Pattern[str], Remedy, Label], ...] = (
     (re.compile(r"Display driver nvlddmkm stopped responding and has successfully recovered"), _RESTART, Label.HOST_TDR),
     (re.compile(r"LiveKernelEvent\W+(?:Code\W+)?(?:141|117)\b"), _RESTART, Label.HOST_TDR),
     (re.compile(r"BugCheck 0x[0-9A-Fa-f]{8}\b"), _DRIVER, Label.HOST_BUGCHECK),
+    (
+        re.compile(
+            r"\bVIDEO_(?:TDR_FAILURE|TDR_ERROR|SCHEDULER_INTERNAL_ERROR|MEMORY_MANAGEMENT_INTERNAL|DXGKRNL_FATAL_ERROR)\b"
+        ),
+        _DRIVER,
+        Label.HOST_BUGCHECK,
+    ),
     (re.compile(r"The computer has rebooted from a bugcheck"), _DRIVER, Label.HOST_BUGCHECK),
     (re.compile(r"The system has rebooted without cleanly shutting down first"), _DRIVER, Label.HOST_BUGCHECK),
     (re.compile(r"Error code: Wsl/Service/(?:\w+/)*E_UNEXPECTED"), _REBOOT, Label.WSL_LAUNCH_FAILURE),

@@ -195,7 +195,12 @@ _NVRM: tuple[tuple[re.Pattern[str], Remedy, Label], ...] = (
         Label.GPU_FELL_OFF_BUS,
     ),
     (_BUS_GONE, Remedy.HOST_REBOOT, Label.GPU_FELL_OFF_BUS),
-    (re.compile(r"NVRM: (?:GPU [0-9a-fA-F:.]+: )?RmInitAdapter failed!"), Remedy.DRIVER_ACTION, Label.NO_DEVICE),
+    (
+        re.compile(r"NVRM: (?:GPU [0-9a-fA-F:.]+: )?(?:RmInitAdapter failed!|rm_init_adapter failed\b)"),
+        Remedy.DRIVER_ACTION,
+        Label.NO_DEVICE,
+    ),
+    (re.compile(r"NVRM: None of the NVIDIA devices were initialized\b"), Remedy.DRIVER_ACTION, Label.NO_DEVICE),
     (re.compile(r"NVRM: .*RC watchdog: GPU is probably locked!"), Remedy.PROCESS_RESTART, Label.XID_APP_FAULT),
 )
 

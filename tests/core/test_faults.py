@@ -357,3 +357,53 @@ def test_numbers_of_absurd_length_do_not_raise() -> None:
 )
 def test_program_line_that_only_mentions_cuda_needs_nothing(line: str) -> None:
     assert judge(Text(Channel.JOURNAL, line)).remedy is Remedy.NONE
+
+
+@pytest.mark.parametrize(
+    ("channel", "text", "remedy", "label"),
+    [
+        (
+            Channel.PYTHON_EXCEPTION,
+            "RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered",
+            1,
+            "cuda_illegal_address",
+        ),
+        (Channel.PYTHON_EXCEPTION, "RuntimeError: Triton Error [CUDA]: out of memory", 2, "cuda_oom"),
+        (Channel.PYTHON_EXCEPTION, "ImportError: libcudart.so.12: cannot open shared object file: No such file", 2, "config"),
+        (Channel.PYTHON_EXCEPTION, "OSError: libcuda.so.1: cannot open shared object file: No such file", 4, "no_device"),
+        (Channel.PYTHON_EXCEPTION, "AssertionError: Torch not compiled with CUDA enabled", 2, "config"),
+        (Channel.NVML, "nvmlDeviceGetMemoryInfo failed: GPU is lost", 5, "gpu_fell_off_bus"),
+        (Channel.NVML, "failed to init nvml: Driver/library version mismatch", 5, "driver_mismatch"),
+        (Channel.NVML, "could not start NVML: ERROR_DRIVER_NOT_LOADED", 4, "nvml_unavailable"),
+        (Channel.DMESG, "NVRM: rm_init_adapter failed, device minor number 0", 4, "no_device"),
+        (Channel.DMESG, "NVRM: None of the NVIDIA devices were initialized.", 4, "no_device"),
+        (Channel.WINDOWS_EVENT, "VIDEO_TDR_FAILURE (116)", 4, "host_bugcheck"),
+    ],
+)
+def test_the_same_fault_in_other_words_is_known_too(channel: Channel, text: str, remedy: int, label: str) -> None:
+    verdict = judge(Text(channel, text))
+    assert (verdict.remedy, verdict.label.value) == (Remedy(remedy), label)
+
+
+@pytest.mark.parametrize(
+    ("channel", "text"),
+    [
+        (Channel.PYTHON_EXCEPTION, "ValueError: Triton Error [CUDA]: out of memory"),
+        (Channel.PYTHON_EXCEPTION, "AssertionError: the user wrote: Torch not compiled with CUDA enabled"),
+        (Channel.PYTHON_EXCEPTION, "ImportError: libportaudio.so.2: cannot open shared object file: No such file"),
+        (Channel.PYTHON_EXCEPTION, "OSError: cannot find libcuda.so.1: cannot open shared object file"),
+        (Channel.NVML, "error reading GPU 0 temperature: Not Supported"),
+        (Channel.NVML, "Unable to get device count: Unknown Error"),
+        (Channel.NVML, "prompt: tell me why: GPU is lost in thought about NVML"),
+        (Channel.DMESG, "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.82.07"),
+        (Channel.WINDOWS_EVENT, "The driver VIDEO_TDR_FAILURES.SYS was loaded"),
+    ],
+)
+def test_words_that_only_resemble_a_fault_call_for_nothing(channel: Channel, text: str) -> None:
+    assert judge(Text(channel, text)).remedy is Remedy.NONE
+
+
+def test_probe_names_the_cause_where_cuda_does() -> None:
+    assert judge(Probed(ProbeOutcome.FAILED, 803)).label is Label.DRIVER_MISMATCH
+    assert judge(Probed(ProbeOutcome.FAILED, 46)).remedy is Remedy.NONE
+    assert judge(Probed(ProbeOutcome.FAILED, 719)).label is Label.PROBE_FAILED
