@@ -2,12 +2,12 @@
 
 1. config.yaml has `keys` and `people`; `exl3ctl user` keeps others in the state directory (`core/people_file.py`). 2. Keys add
 up: every key of a name belongs to the same person. 3. Where a name has limits in both, those of config.yaml count, and a note
-says so. 4. Whoever has a key and no limits gets those of `sharing`. 5. Without any key everybody is one person, `local`; whoever
+says so. 4. A limit that nobody named is that of `sharing`. 5. Without any key everybody is one person, `local`; whoever
 holds the value decides whether that is permitted (`People.open`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import msgspec
@@ -64,7 +64,7 @@ class People:
     """Whether anybody may ask, as `local`: only while there is no key, and never again once there was one."""
 
     def of(self, owner: str) -> Person:
-        """The person of a name: their own limits, else those of everybody else."""
+        """The person of a name, also where they stand nowhere."""
         known = self.listed.get(owner)
         return person_of_sharing(owner, self.sharing) if known is None else known
 
@@ -96,9 +96,10 @@ def person_of_sharing(name: str, sharing: SharingSettings) -> Person:
     )
 
 
-def person_of(limits: PersonSettings) -> Person:
-    """Somebody with limits of their own. Those of `sharing` are for everybody else: a limit that is not given is none."""
-    return Person(**msgspec.structs.asdict(limits))
+def person_of(limits: PersonSettings, sharing: SharingSettings) -> Person:
+    """Somebody with limits of their own: where they name none, that of `sharing` counts."""
+    named = {field: value for field, value in msgspec.structs.asdict(limits).items() if value is not None}
+    return replace(person_of_sharing(limits.name, sharing), **named)
 
 
 def merge(
@@ -112,8 +113,8 @@ def merge(
     for one in people:
         if one.name in configured:
             raise ConfigError(f"{one.name} stands twice; one entry a name", "people")
-        configured[one.name] = person_of(one)
-    kept = {one.limits.name: person_of(one.limits) for one in stored}
+        configured[one.name] = person_of(one, sharing)
+    kept = {one.limits.name: person_of(one.limits, sharing) for one in stored}
     accepted = [AcceptedKey(key.name, parse_hash(key.hash)) for key in keys]
     accepted += [AcceptedKey(one.limits.name, parse_hash(text)) for one in stored for text in one.hashes]
     unique = tuple(dict.fromkeys(accepted))

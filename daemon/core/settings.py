@@ -226,14 +226,15 @@ class Role(Enum):
 
 
 class PersonSettings(_Section, frozen=True):
-    """One person: the owner of all keys with this name. Who has a key but no entry here gets the values of `sharing`."""
+    """One person: the owner of all keys with this name. A limit that is null is that of `sharing`, as for who has no entry."""
 
     name: Annotated[str, Meta(description="As in keys", min_length=1, max_length=64)]
     role: Annotated[Role, Meta(description="user or admin")] = Role.USER
     weight: Annotated[float, Meta(description="Share of the engine while others want it too", gt=0, le=1000)] = 1.0
     guaranteed_context: Annotated[
-        int, Meta(description="Tokens of cache that are always theirs: running, and warm between turns", ge=0)
-    ] = 0
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="Tokens of cache that are always theirs: running, and warm between turns"),
+    ] = None
     max_context: Annotated[Annotated[int, Meta(ge=256)] | None, Meta(description="Longest context of one request")] = None
     max_concurrent: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Requests that may run at once")] = None
     max_queued: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="Requests that may wait; the next gets 429")] = None
@@ -246,7 +247,7 @@ class BackgroundRule(_Section, frozen=True):
     """Chats that a program sends on its own beside those of a person. All that is given must hold."""
 
     starts_with: Annotated[str, Meta(description="How the first message of the user begins", min_length=1)]
-    single_message: Annotated[bool, Meta(description="Only chats of one message")] = True
+    single_message: Annotated[bool, Meta(description="Only chats of one message, instructions aside")] = True
     streamed: Annotated[bool | None, Meta(description="Only streamed chats, or only others; null: both")] = False
 
 
@@ -260,7 +261,7 @@ class SharingOrder(Enum):
 
 
 class SharingSettings(_Section, frozen=True):
-    """How people share the engine, and what holds for whoever has no entry in `people`."""
+    """How people share the engine, and what holds for people where they say nothing."""
 
     order: Annotated[
         SharingOrder, Meta(description="fair: who has had the least for their weight goes first; fifo: in order of arrival")
@@ -271,10 +272,10 @@ class SharingSettings(_Section, frozen=True):
     prefill_price: Annotated[float, Meta(description="What a prefilled prompt token costs its person's share", ge=0)] = 1.0
     cached_price: Annotated[float, Meta(description="What a prompt token found in the prefix cache costs", ge=0)] = 0.02
     decode_price: Annotated[float, Meta(description="What a generated token costs", gt=0)] = 4.0
-    max_concurrent: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="As in people, for everybody else")] = None
-    max_queued: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="As in people, for everybody else")] = None
-    tokens_per_day: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="As in people, for everybody else")] = None
-    guaranteed_context: Annotated[int, Meta(description="As in people, for everybody else with a key", ge=0)] = 0
+    max_concurrent: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="As in people, where they say nothing")] = None
+    max_queued: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="As in people, where they say nothing")] = None
+    tokens_per_day: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="As in people, where they say nothing")] = None
+    guaranteed_context: Annotated[int, Meta(description="As in people, where they say nothing and have a key", ge=0)] = 0
     default_timeout_seconds: Annotated[
         Annotated[float, Meta(gt=0)] | None, Meta(description="Deadline of requests that name none; null: none")
     ] = None

@@ -26,8 +26,8 @@ from ops.options import Config, Json, print_json
 from ops.people_file import PeopleFile, find_people
 from ops.people_table import people_table, rows_of
 
-NONE = "none"
-"""What to say for a limit that shall be none."""
+DEFAULT = "default"
+"""What to say for a limit that shall be none of their own."""
 
 Name: TypeAlias = Annotated[str, typer.Argument(help="Who; appears in logs, metrics and `exl3ctl top`.")]
 StateDir: TypeAlias = Annotated[
@@ -36,12 +36,12 @@ StateDir: TypeAlias = Annotated[
 RoleOption: TypeAlias = Annotated[str | None, typer.Option("--role", help="user or admin.")]
 Weight: TypeAlias = Annotated[str | None, typer.Option(help="Share of the engine while others want it too; usually 1.")]
 Guaranteed: TypeAlias = Annotated[
-    str | None, typer.Option("--guaranteed-context", help="Tokens of cache that are always theirs; 0: none.")
+    str | None, typer.Option("--guaranteed-context", help="Tokens of cache that are always theirs, or default.")
 ]
-MaxContext: TypeAlias = Annotated[str | None, typer.Option(help="Longest context of one request in tokens, or none.")]
-MaxConcurrent: TypeAlias = Annotated[str | None, typer.Option(help="Requests that may run at once, or none.")]
-MaxQueued: TypeAlias = Annotated[str | None, typer.Option(help="Requests that may wait; the next gets 429. Or none.")]
-TokensPerDay: TypeAlias = Annotated[str | None, typer.Option(help="Prompt and answer tokens a day (UTC), or none.")]
+MaxContext: TypeAlias = Annotated[str | None, typer.Option(help="Longest context of one request in tokens, or default.")]
+MaxConcurrent: TypeAlias = Annotated[str | None, typer.Option(help="Requests that may run at once, or default.")]
+MaxQueued: TypeAlias = Annotated[str | None, typer.Option(help="Requests that may wait; the next gets 429. Or default.")]
+TokensPerDay: TypeAlias = Annotated[str | None, typer.Option(help="Prompt and answer tokens a day (UTC), or default.")]
 
 
 def group() -> typer.Typer:
@@ -69,7 +69,10 @@ def user_add(
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
-    """Add somebody and make a key for them. The key is printed once; the file keeps only its salted hash."""
+    """Add somebody and make a key for them. The key is printed once; the file keeps only its salted hash.
+
+    A limit that is not named, or default, is that of `sharing` in config.yaml.
+    """
     given = _given(role, weight, guaranteed_context, max_context, max_concurrent, max_queued, tokens_per_day)
     limits = _changed(_fresh(name), given)
     file = find_people(config, state_dir)
@@ -112,10 +115,13 @@ def user_limit(
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
-    """Change somebody's share and limits; what is not named stays. Somebody whose key is in config.yaml gets an entry."""
+    """Change somebody's share and limits; what is not named stays, and default means as in `sharing`.
+
+    Somebody whose key is in config.yaml gets an entry here.
+    """
     given = _given(role, weight, guaranteed_context, max_context, max_concurrent, max_queued, tokens_per_day)
     if not given:
-        raise typer.BadParameter("say what to change, as in --weight 2 or --tokens-per-day none")
+        raise typer.BadParameter("say what to change, as in --weight 2 or --tokens-per-day default")
     file = find_people(config, state_dir)
     report = config_file.load(config)
     with file.changing() as people:
@@ -222,7 +228,9 @@ def _given(
         "max_queued": max_queued,
         "tokens_per_day": tokens_per_day,
     }
-    return {field: None if text.lower() == NONE else text.replace("_", "") for field, text in named.items() if text is not None}
+    return {
+        field: None if text.lower() == DEFAULT else text.replace("_", "") for field, text in named.items() if text is not None
+    }
 
 
 def _changed(limits: PersonSettings, given: dict[str, object]) -> PersonSettings:
@@ -278,7 +286,7 @@ def _words(limits: PersonSettings) -> str:
     usual = PersonSettings(name=limits.name)
     fields = [field for field in limits.__struct_fields__ if getattr(limits, field) != getattr(usual, field)]
     built = msgspec.to_builtins(limits)
-    return ", ".join(f"{field.replace('_', ' ')} {built[field]}" for field in fields) or "no limits, weight 1"
+    return ", ".join(f"{field.replace('_', ' ')} {built[field]}" for field in fields) or "weight 1, limits as in `sharing`"
 
 
 def _say(words: str) -> None:

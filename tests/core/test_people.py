@@ -40,16 +40,11 @@ def test_person_without_limits_has_those_of_sharing() -> None:
     assert not people.open
 
 
-def test_limits_that_a_listed_person_does_not_name_are_none() -> None:
-    people = merge([key("ann", 1)], [PersonSettings(name="ann", weight=3)], SHARING)
+def test_limit_that_a_listed_person_does_not_name_is_that_of_sharing() -> None:
+    people = merge([key("ann", 1)], [PersonSettings(name="ann", weight=3, max_queued=0, guaranteed_context=0)], SHARING)
     ann = people.of("ann")
-    assert (ann.weight, ann.max_concurrent, ann.max_queued, ann.tokens_per_day, ann.guaranteed_context) == (
-        3,
-        None,
-        None,
-        None,
-        0,
-    )
+    assert (ann.weight, ann.max_queued, ann.guaranteed_context) == (3, 0, 0)
+    assert (ann.max_concurrent, ann.tokens_per_day, ann.max_context) == (4, 1000, None)
 
 
 def test_name_in_both_sources_has_the_limits_of_the_configuration_and_all_keys() -> None:
@@ -101,7 +96,7 @@ PEOPLE = st.lists(
             name=st.text(min_size=1, max_size=8),
             role=st.sampled_from(Role),
             weight=st.floats(0.1, 1000),
-            guaranteed_context=st.integers(0, 2**40),
+            guaranteed_context=st.none() | st.integers(0, 2**40),
             max_context=st.none() | st.integers(256, 2**40),
             tokens_per_day=st.none() | st.integers(1, 2**40),
         ),

@@ -95,7 +95,7 @@ def test_same_name_twice_is_refused_and_changes_nothing(user: Tool) -> None:
     [
         (("add", "ann", "--weight", "0"), "--weight"),
         (("add", "ann", "--max-context", "many"), "--max-context"),
-        (("add", "ann", "--weight", "none"), "--weight"),
+        (("add", "ann", "--weight", "default"), "--weight"),
         (("add", "ann", "--role", "king"), "--role"),
         (("add", ""), "NAME"),
         (("add", "a\nb"), "NAME"),
@@ -112,7 +112,7 @@ def test_wrong_limit_is_named_and_writes_nothing(user: Tool, arguments: tuple[st
 def test_limit_changes_what_is_named_only(user: Tool) -> None:
     user("add", "ann", "--weight", "2", "--tokens-per-day", "1000")
     hashes = user.people()["ann"].hashes
-    assert user("limit", "ann", "--tokens-per-day", "none", "--max-concurrent", "3").code == ExitCode.OK
+    assert user("limit", "ann", "--tokens-per-day", "default", "--max-concurrent", "3").code == ExitCode.OK
     ann = user.people()["ann"]
     assert (ann.limits.weight, ann.limits.tokens_per_day, ann.limits.max_concurrent) == (2, None, 3)
     assert ann.hashes == hashes

@@ -114,7 +114,7 @@ def test_people_come_go_and_are_limited_while_the_daemon_runs(model: Path, tmp_p
     with front(model, again, f"state_dir={state}", "host=0.0.0.0") as running:
         assert ask(running, None).status == 401
         assert ask(running, second).status == 429, "what was used today is known after a kill"
-        tool("limit", "ann", "--tokens-per-day", "none")
+        tool("limit", "ann", "--tokens-per-day", "default")
         assert ask(running, second).status == 200
 
 
