@@ -97,15 +97,21 @@ class Book:
 
     # --- queues ---
 
-    def line_up(self, request: Request, *, front: bool) -> None:
-        """Put a request into its person's queue."""
+    def line_up(self, request: Request) -> None:
+        """Put a request into its person's queue, before those that arrived after it."""
         person = self.person(request.owner)
-        if request.live:
-            live = (request.id, *person.live) if front else (*person.live, request.id)
-            self.people[request.owner] = replace(person, live=live)
-        else:
-            background = (request.id, *person.background) if front else (*person.background, request.id)
-            self.people[request.owner] = replace(person, background=background)
+        queue = person.live if request.live else person.background
+        place = next((index for index, one in enumerate(queue) if self.requests[one].order > request.order), len(queue))
+        self._queue(request, (*queue[:place], request.id, *queue[place:]))
+
+    def line_up_first(self, request: Request) -> None:
+        """Put a request into its person's queue, before all others."""
+        person = self.person(request.owner)
+        self._queue(request, (request.id, *(person.live if request.live else person.background)))
+
+    def _queue(self, request: Request, queue: tuple[int, ...]) -> None:
+        person = self.person(request.owner)
+        self.people[request.owner] = replace(person, live=queue) if request.live else replace(person, background=queue)
         self.requests[request.id] = request
 
     def step_out(self, request: Request) -> None:

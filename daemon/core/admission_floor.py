@@ -209,6 +209,8 @@ class Floor:
         if load.free_slots(request.id) <= 0:
             return Reason.SLOTS
         need = self.need(request, number)
+        if load.waiting and not self.entitled(request, need):
+            return Reason.PAGES
         if need + self._margin(request, load, need) > load.free_pages(request) and not self._must_break_in(request, load, need):
             return Reason.PAGES
         if self.fair and request.claim is None and not self._may_compute(request, load, number):

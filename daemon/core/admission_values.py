@@ -378,7 +378,7 @@ class Quoted:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Tokens generated since the last time, by request."""
+    """Tokens generated since the last time, by request. Told before another event; has no effects of its own."""
 
     t: float
     tokens: Mapping[int, int]

@@ -25,7 +25,7 @@ from hashlib import blake2b
 
 PAGE = 256
 """Tokens a page."""
-_DIGEST = 8
+DIGEST = 8
 """Bytes a page's digest: a false match among some thousand pages would only spoil one judgement."""
 _WORD = 4
 """Bytes a token."""
@@ -131,9 +131,9 @@ class Trace:
         self._taken += len(ids)
         self._data += array("I", ids).tobytes()
         size = PAGE * _WORD
-        for page in range(len(self._digests) // _DIGEST, len(self._data) // size):
-            before = bytes(self._digests[-_DIGEST:])
-            self._digests += blake2b(before + self._data[page * size : (page + 1) * size], digest_size=_DIGEST).digest()
+        for page in range(len(self._digests) // DIGEST, len(self._data) // size):
+            before = bytes(self._digests[-DIGEST:])
+            self._digests += blake2b(before + self._data[page * size : (page + 1) * size], digest_size=DIGEST).digest()
         return self._taken == len(self._ids)
 
     def finish(self) -> None:
@@ -172,10 +172,10 @@ class _Remembered:
 
     def shared(self, other: bytes) -> int:
         """Whole pages in common with another chain. Digests are chained: where one agrees, all before it do."""
-        low, high = 0, min(len(self.digests), len(other)) // _DIGEST
+        low, high = 0, min(len(self.digests), len(other)) // DIGEST
         while low < high:
             middle = (low + high + 1) // 2
-            span = slice((middle - 1) * _DIGEST, middle * _DIGEST)
+            span = slice((middle - 1) * DIGEST, middle * DIGEST)
             if self.digests[span] == other[span]:
                 low = middle
             else:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from daemon.core.admission_decide import decide
+from daemon.core.admission import decide
 from daemon.core.admission_values import (
     Admission,
     Arrived,
@@ -279,7 +279,9 @@ class World:
 
     def engine_dies(self, number: int) -> None:
         old = self.machines[number]
-        self.machines[number] = Machine(old.slots, old.pages, old.interval, old.reserve, old.chunk, old.decode, old.prefill, old.stride)
+        self.machines[number] = Machine(
+            old.slots, old.pages, old.interval, old.reserve, old.chunk, old.decode, old.prefill, old.stride
+        )
         self.feed(EngineDown(self.now, number))
 
     def understood(self, number: int) -> None:
@@ -306,8 +308,8 @@ class World:
         self._answer(number)
         turn = machine.step()
         self.now += turn.seconds
-        self.feed(Stepped(self.now, number, *turn.pool, tuple(turn.began), tuple(turn.waits)))
         self._deliver(turn.tokens)
+        self.feed(Stepped(self.now, number, *turn.pool, tuple(turn.began), tuple(turn.waits)))
         for request in turn.suspended:
             self.feed(Returned(self.now, request))
         for request in turn.finished:

@@ -201,11 +201,13 @@ async def test_engine_death_resubmits_prompt_and_delivered() -> None:
         msgspec.structs.replace(
             submit,
             attempt=2,
+            rank=second.submits[0].rank,
             spans=[TokenSpan([97, 98]), TokenSpan([120, 121, 122])],
             max_left=97,
             min_left=7,
             draws=3,
             reasoning=Reasoning([UNTHINK], [UNTHINK], inside=True, budget_left=47),
+            rank=second.submits[0].rank,
         )
     ]
     desk.step(started(second.submits[0]), tokens(second.submits[0], [65]))
@@ -422,17 +424,6 @@ async def test_ending_all_gives_each_its_own_error() -> None:
     desk.streams.end_all(PoisonousRequest)
     errors = [broken(await drain(entry)) for entry in entries]
     assert len({id(error) for error in errors}) == 3
-
-
-async def test_pressure_in_the_engine_holds_new_requests_back() -> None:
-    desk = Desk(slots=4)
-    engine = desk.engine_up()
-    desk.streams.open(request())
-    desk.step(pending=1)
-    desk.streams.open(request())
-    assert len(engine.submits) == 1
-    desk.step(pending=0)
-    assert len(engine.submits) == 2
 
 
 async def test_card_takes_its_context_from_the_engine() -> None:
