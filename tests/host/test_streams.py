@@ -201,7 +201,6 @@ async def test_engine_death_resubmits_prompt_and_delivered() -> None:
         msgspec.structs.replace(
             submit,
             attempt=2,
-            rank=second.submits[0].rank,
             spans=[TokenSpan([97, 98]), TokenSpan([120, 121, 122])],
             max_left=97,
             min_left=7,
