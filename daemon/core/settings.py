@@ -33,6 +33,18 @@ class BackendKind(Enum):
     """The real scheduler over a model that returns scripted logits at no cost: for benches and fault tests."""
 
 
+class Speculation(Enum):
+    """What drafts tokens that the model then checks several at a time."""
+
+    NONE = "none"
+    NGRAM = "ngram"
+    """What followed the same words earlier in the same conversation."""
+    DRAFT = "draft"
+    """A small model of the same family."""
+    MTP = "mtp"
+    """The model's own head for it, where its upload has one."""
+
+
 class OnEmptyAnswer(Enum):
     """What happens when a model stops inside its thought, so that nobody would see an answer."""
 
@@ -88,10 +100,22 @@ class EngineSettings(_Section, frozen=True):
             ge=0,
         ),
     ] = 0.0
+    speculation: Annotated[
+        Speculation,
+        Meta(
+            description="Drafts the model checks several at a time: none, ngram (repeats of the conversation), draft (a small"
+            " model) or mtp (the model's own head). Faster for few streams, slower for many"
+        ),
+    ] = Speculation.NONE
+    draft_model: Annotated[str | None, Meta(description="For draft: directory of a small model with the same tokens")] = None
+    draft_tokens: Annotated[
+        Annotated[int, Meta(ge=1, le=16)] | None, Meta(description="Tokens a draft is long; null: as its drafter suggests")
+    ] = None
     gpu_split: Annotated[
         list[float] | None, Meta(description="GiB of each GPU to use, as [11.0, 11.0]; null: filled in order as needed")
     ] = None
     reserve_gpu_mib: Annotated[int, Meta(description="Memory left free on each GPU", ge=0)] = 256
+    force: Annotated[bool, Meta(description="Load even what the memory plan says does not fit (exl3d --force)")] = False
     threads: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="Threads of a CPU engine; null: half the cores, at least 1")
     ] = None

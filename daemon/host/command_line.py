@@ -35,11 +35,14 @@ def parse_options(arguments: Sequence[str], version: str) -> Options:
         metavar="SECTION.KEY=VALUE",
         help="any setting, as in engine.cache_tokens=65536; may be repeated",
     )
+    parser.add_argument("--force", action="store_true", help="load even what cannot fit by the memory plan (engine.force)")
     parser.add_argument("--version", action="version", version=f"exl3d {version}")
     found = parser.parse_args(arguments)
     short = [f"{name}={_quoted(value)}" for name, value in (("model", found.model), ("host", found.host)) if value is not None]
     if found.port is not None:
         short.append(f"port={found.port}")
+    if found.force:
+        short.append("engine.force=true")
     return Options(found.config, (*found.overrides, *short))
 
 
