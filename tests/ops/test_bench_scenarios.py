@@ -6,9 +6,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from daemon.core.settings import SharingSettings
+from daemon.engine.null.profile import NullProfile, read_profile
 from ops.bench import against, fairness, pool, profile
 from ops.bench.client import prompt_text
 from ops.bench.interference import Beside, schedule
@@ -93,9 +95,18 @@ def test_default_profile_says_where_its_numbers_come_from() -> None:
     found = profile.read()
     assert len(found.sources) >= 5
     assert all(later.seconds > earlier.seconds for earlier, later in zip(found.decode, found.decode[1:], strict=False))
-    assert 55 < profile.seconds(found.prefill, 80_000) < 65, "a minute for 80,000 tokens"
-    assert profile.seconds(found.decode, 1) == found.decode[0].seconds
-    assert found.decode[3].seconds < profile.seconds(found.decode, 26) < found.decode[4].seconds
+    assert found.prompt_seconds(80_000, 2048) == pytest.approx(66, abs=1), "as its sources say"
+    assert found.prompt_seconds(5, 2048) == found.prefill[0].seconds
+
+
+def test_default_profile_is_one_that_the_engine_reads() -> None:
+    """And a faster one has the same shape, every time divided."""
+    whole = read_profile(str(profile.DEFAULT))
+    assert (whole.name, whole.decode_context) == (profile.read().name, profile.read().decode_context)
+    faster = profile.read().faster(10)
+    assert faster.prompt_seconds(80_000, 2048) == pytest.approx(profile.read().prompt_seconds(80_000, 2048) / 10)
+    assert faster.recurrent is not None
+    assert msgspec.json.decode(msgspec.json.encode(faster), type=NullProfile).recurrent is not None
 
 
 def test_turn_after_turn_a_prompt_only_grows() -> None:
