@@ -11,6 +11,10 @@ from daemon.api.admin import build_admin
 from daemon.api.application import build, runner
 from daemon.api.context import API
 from daemon.chat.prompt import PromptBuilder
+from daemon.core.admission_values import Policy as SharingPolicy
+from daemon.core.admission_views import guarantee_problem
+from daemon.core.errors import ConfigError
+from daemon.core.people import People
 from daemon.core.poison import Policy as PoisonPolicy
 from daemon.core.ports import ModelCard
 from daemon.core.settings import BackendKind, Settings
@@ -38,6 +42,8 @@ from daemon.host.tokenizer_pool import TokenizerPool
 from daemon.host.vacancy import Vacancy
 from daemon.host.watchdog import Watchdog
 
+PAGE_TOKENS = 256
+"""exllamav3's pages."""
 ENGINES = 1
 """One engine so far; every part but this number takes several."""
 
@@ -73,9 +79,11 @@ class Parts:
 
 
 def assemble(origin: Origin, systemd: Systemd, on_change: Callable[[View], None]) -> Parts:
-    """The parts of a daemon, none of them running yet. `on_change` hears of every engine's state."""
+    """The parts of a daemon, none of them running yet. `on_change` hears of every engine's state. Raises ConfigError."""
     configuration, reading = origin.configuration, origin.reading
     settings = configuration.settings
+    sharing = sharing_policy(origin.people.current(), settings)
+    _refuse_promises(sharing, settings)
     poison = PoisonPolicy(memory=settings.supervisor.poison_memory_hours * 3600)
     convictions = ConvictionStore(configuration.state_dir / CONVICTIONS, poison, time.time)
     tokenizer = TokenizerPool(reading.model, reading.tokenizer)
@@ -90,6 +98,8 @@ def assemble(origin: Origin, systemd: Systemd, on_change: Callable[[View], None]
         engines=ENGINES,
         convictions=convictions,
         poison=poison,
+        sharing=sharing,
+        pace=settings.sharing.itl_target_ms / 1000,
     )
     questions = Questions()
     incidents = IncidentStore(configuration.state_dir, settings.watchdog.incident_days)
@@ -139,6 +149,8 @@ def assemble(origin: Origin, systemd: Systemd, on_change: Callable[[View], None]
         return again
 
     reloader = Reloader(settings, read, systemd)
+    origin.people.add_check(lambda people: streams.guarantee_problem(sharing_policy(people, reloader.settings)))
+    origin.people.on_change(lambda people: streams.share(sharing_policy(people, reloader.settings)))
     return Parts(
         reloader=reloader,
         tokenizer=tokenizer,
@@ -150,6 +162,19 @@ def assemble(origin: Origin, systemd: Systemd, on_change: Callable[[View], None]
         quota=QuotaStore(configuration.state_dir),
         convictions=convictions,
     )
+
+
+def sharing_policy(people: People, settings: Settings) -> SharingPolicy:
+    """Who may have what, for admission."""
+    return SharingPolicy.of(people, settings.server, settings.engine)
+
+
+def _refuse_promises(policy: SharingPolicy, settings: Settings) -> None:
+    """Raise ConfigError where the configured cache cannot hold what people are promised: before minutes go by loading."""
+    tokens = settings.engine.cache_tokens
+    problem = None if tokens is None else guarantee_problem(policy, [(tokens // PAGE_TOKENS, PAGE_TOKENS)] * ENGINES)
+    if problem is not None:
+        raise ConfigError(problem)
 
 
 def _card(settings: Settings, reading: Reading) -> ModelCard:

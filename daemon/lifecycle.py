@@ -59,7 +59,11 @@ class Daemon:
         self._news = asyncio.Event()
         """A signal came, an engine's state changed, or a supervisor ended."""
         self._signals = 0
+        self._terminal = has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        """Whether somebody started us on a terminal, and not with nohup: when it goes, so do we."""
         self._announced = False
+        self._broken_promise = ""
+        """Why people may not get what they were promised, since an engine had to be built smaller."""
         self._asked_more_time = 0.0
         self._parts = assemble(origin, self._systemd, self._on_change)
 
@@ -68,7 +72,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop_signal)
-        loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         parts = self._parts
         async with self._listening() as url:
             await parts.incidents.start()  # not before: until the socket is ours, another daemon may use this state directory
@@ -131,9 +135,15 @@ class Daemon:
         return False
 
     def _announce(self, url: str) -> None:
-        """Say once that the daemon serves."""
+        """Say once that the daemon serves. Raises ConfigError where it cannot keep what people were promised."""
+        problem = self._parts.streams.guarantee_problem() or ""
         if self._announced:
+            if problem and problem != self._broken_promise:
+                _log.error("guarantees cannot be kept by the engine as it is now: %s", problem)
+            self._broken_promise = problem
             return
+        if problem:
+            raise ConfigError(problem)
         self._announced = True
         self._systemd.ready()
         card = self._parts.streams.card()
@@ -198,8 +208,12 @@ class Daemon:
         self._signals += 1
         self._news.set()
 
-    def _on_reload_signal(self) -> None:
-        """SIGHUP means the same as `exl3ctl reload`; the answer is in the log."""
+    def _on_hangup(self) -> None:
+        """SIGHUP means the same as `exl3ctl reload`, answered in the log; where our terminal has gone, it means that."""
+        if self._terminal and not has_terminal():
+            _log.info("the terminal was closed")
+            self._on_stop_signal()
+            return
         task = asyncio.create_task(self._parts.reloader.reload(), name="reload")
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
@@ -222,6 +236,16 @@ class Daemon:
             if status.ready:
                 counts = f"{status.running} running, {status.queued} queued"
                 self._systemd.status(f"{status.model}: {counts}, {status.context} tokens of context")
+
+
+def has_terminal() -> bool:
+    """Whether this process has a controlling terminal that is still there."""
+    try:
+        descriptor = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    os.close(descriptor)
+    return True
 
 
 def _helper(work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:

@@ -26,9 +26,10 @@ def restart(
     if engine:
         show(command(find_socket(config, state_dir), "restart"), json=json)
         return
-    if service.installed():
+    path = find_socket(config, state_dir, with_bad_config=True)
+    if service.installed() and ((config is None and state_dir is None) or path.is_relative_to(service.STATE)):
         raise typer.Exit(service.call(["systemctl", "restart", service.UNIT]))
-    fetch_status(find_socket(config, state_dir, with_bad_config=True))
+    fetch_status(path)
     raise OpsError(
         "this daemon was started by hand, not by systemd: end it where it was started (Ctrl-C or SIGTERM; running streams"
         " may finish) and start it again with `exl3d`. `exl3ctl restart --engine` replaces only the engine"

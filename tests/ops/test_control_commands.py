@@ -137,8 +137,12 @@ def test_restart_of_the_service_is_systemds_work(exl3ctl: Tool, tools: Callable[
     assert tools() == ["systemctl restart exl3d.service"]
 
 
-def test_restart_of_a_daemon_started_by_hand_says_how(tmp_path: Path, exl3ctl: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "installed", lambda: False)
+@pytest.mark.parametrize("installed", [False, True])
+def test_restart_of_a_daemon_started_by_hand_says_how(
+    tmp_path: Path, installed: bool, exl3ctl: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where there is a service beside it, which is not what was meant."""
+    monkeypatch.setattr(service, "installed", lambda: installed)
     with daemon_saying({"GET /status": _said(STATUS)}, tmp_path / "s"):
         done = exl3ctl("restart", "--state-dir", str(tmp_path / "s"))
     assert (done.code, done.out) == (ExitCode.FAILED, "")

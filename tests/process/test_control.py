@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import openai
@@ -11,9 +12,10 @@ import pytest
 from daemon.core.keys import SALT_BYTES, SECRET_BYTES, hash_key, new_key
 from ops.admin_socket import command, command_reload, fetch_health, fetch_incidents, socket_path
 from tests.engine.checkpoints import Architecture, write_checkpoint
-from tests.process.front import DEADLINE, Front, front, wait_until
+from tests.process.front import DEADLINE, Front, environment, free_port, front, wait_until
+from tests.process.front import command as command_line
 from tests.process.house import until
-from tests.process.test_daemon import SLOW, chat, client_of
+from tests.process.test_daemon import SLOW, chat, client_of, refused
 
 SALT = b"s" * SALT_BYTES
 
@@ -110,6 +112,41 @@ async def test_incident_of_a_killed_engine_is_told_and_outlives_the_daemon(model
         assert running.end() == 0
     with front(model, tmp_path, profile=SLOW) as again:
         assert fetch_incidents(_socket(again), 10) == [incident]
+
+
+@pytest.mark.parametrize("cache", ["8192", "null"])
+def test_guarantees_beyond_the_cache_end_the_daemon_with_the_arithmetic(model: Path, tmp_path: Path, cache: str) -> None:
+    """A configured cache is known before anything is loaded; otherwise the engine's own word counts."""
+    key = hash_key(new_key(SALT, b"k" * SECRET_BYTES), SALT)
+    people = "people:\n- name: ann\n  guaranteed_context: 5000000\n"
+    (tmp_path / "config.yaml").write_text(f"keys:\n- name: ann\n  hash: {key}\n{people}")
+    ended = refused(command_line(model, tmp_path / "state", free_port(), (f"engine.cache_tokens={cache}",)), tmp_path)
+    assert ended.returncode == 78, ended.stderr
+    assert "5,000,000 (ann)" in ended.stderr
+    assert "engine.cache_tokens" in ended.stderr
+
+
+def test_closed_terminal_ends_the_daemon_that_was_started_on_it(model: Path, tmp_path: Path) -> None:
+    """SIGHUP means reload elsewhere; here nobody would know any more that a daemon holds the GPU."""
+    ours, terminal = os.openpty()
+    with (tmp_path / "log").open("wb") as log:
+        daemon = subprocess.Popen(
+            ["setsid", "--ctty", *command_line(model, tmp_path / "state", free_port(), ())],
+            stdin=terminal,
+            stderr=log,
+            cwd=tmp_path,
+            env=environment(),
+        )
+    os.close(terminal)
+    try:
+        wait_until(lambda: " ready: " in (tmp_path / "log").read_text(), "ready")
+        os.close(ours)
+        assert daemon.wait(DEADLINE) == 0
+        assert "the terminal was closed" in (tmp_path / "log").read_text()
+    finally:
+        if daemon.poll() is None:
+            daemon.kill()
+            daemon.wait()
 
 
 def test_hangup_signal_reloads_and_ends_nothing(model: Path, tmp_path: Path) -> None:
