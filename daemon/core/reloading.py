@@ -1,7 +1,7 @@
 """What a new configuration changes while the daemon runs, and what of it must wait for a restart. Pure.
 
-Every setting stands in one of two lists, and a test walks the schema to see that none is forgotten. What is in neither would
-wait for a restart: that is always safe.
+Every setting is in one of two lists, or in a section that is as a whole, and a test walks the schema to see that none is
+forgotten. What is in neither would wait for a restart: that is always safe.
 """
 
 from collections.abc import Iterator
@@ -56,47 +56,15 @@ RESTART = frozenset(
         "context",
         "state_dir",
         "sharing.itl_target_ms",
-        "engine.backend",
-        "engine.cache_tokens",
-        "engine.k_bits",
-        "engine.v_bits",
-        "engine.max_batch",
-        "engine.chunk_tokens",
-        "engine.reserve_tokens",
-        "engine.checkpoint_tokens",
-        "engine.checkpoint_memory_mib",
-        "engine.ram_cache_mib",
-        "engine.disk_cache_gib",
-        "engine.gpu_split",
-        "engine.reserve_gpu_mib",
-        "engine.threads",
-        "engine.null_profile",
         "server.max_body_mib",
         "answers.call_format",
         "answers.closing_sentence",
-        "supervisor.load_stall_seconds",
-        "supervisor.build_stall_seconds",
-        "supervisor.step_stall_seconds",
-        "supervisor.prefill_stall_seconds",
-        "supervisor.term_seconds",
-        "supervisor.restarts",
-        "supervisor.restart_window_minutes",
-        "supervisor.backoff_seconds",
-        "supervisor.backoff_limit_seconds",
-        "supervisor.rebuilds",
-        "supervisor.vram_wait_seconds",
-        "supervisor.poison_memory_hours",
-        "watchdog.kernel_log",
-        "watchdog.nvml",
-        "watchdog.nvml_seconds",
-        "watchdog.nvml_deadline_seconds",
-        "watchdog.probe",
-        "watchdog.probe_seconds",
-        "watchdog.degraded_factor",
-        "watchdog.incident_days",
     }
 )
 """Taken over by `exl3ctl restart` only."""
+
+RESTART_SECTIONS = frozenset({"engine", "supervisor", "watchdog"})
+"""Sections of which nothing is taken over: what they say goes into processes and parts that are made once."""
 
 
 class Reloadable(Protocol):

@@ -4,6 +4,7 @@ Needs root, systemd-nspawn and overlayfs; `missing` says what is not there, and 
 written inside reaches the machine: the upper layer is a tmpfs that goes away with the container.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -62,7 +63,8 @@ class Machine:
         if self._nspawn is not None:
             # The first process of a container takes the rest with it; nspawn then ends by itself.
             if self._leader:
-                os.kill(self._leader, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._leader, signal.SIGKILL)
             else:
                 self._nspawn.kill()
             self._nspawn.wait()
@@ -113,8 +115,8 @@ class Machine:
                 [*command, "systemd.unit=basic.target"], stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT
             )
         pid = self._nspawn.pid
-        wait_until(lambda: bool(_children(pid)), "the container's first process", BOOT_SECONDS)
-        self._leader = _children(pid)[0]
+        wait_until(lambda: _first_process(pid) is not None, "the container's first process", BOOT_SECONDS)
+        self._leader = _first_process(pid) or 0
         wait_until(lambda: self._state() in {"running", "degraded"}, "systemd inside the container", BOOT_SECONDS)
 
     def _state(self) -> str:
@@ -130,9 +132,16 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30.0) 
         time.sleep(0.1)
 
 
-def _children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
-    return [int(word) for word in text.split()]
+def _first_process(nspawn: int) -> int | None:
+    """Number 1 of the container, by its number out here. nspawn has other children for a moment while it builds the place."""
+    text = Path(f"/proc/{nspawn}/task/{nspawn}/children").read_text(encoding="ascii")
+    for word in text.split():
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{word}/status").read_text(encoding="utf-8")
+            numbers = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()
+            if numbers[-1] == "1" and numbers[1] == word:
+                return int(word)
+    return None
 
 
 def _umount(target: Path) -> int:
