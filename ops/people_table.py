@@ -64,7 +64,7 @@ def _today(state: Path) -> Mapping[str, int]:
 
 def people_table(rows: Sequence[PersonRow]) -> Table:
     """For a terminal of 80 columns."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("name", style="bold")
     table.add_column("keys", no_wrap=True)
     for title in ("weight", "guarantee", "longest", "at once", "today"):

@@ -18,7 +18,7 @@ from aiohttp.typedefs import Handler
 
 from daemon.api.auth import Authenticator
 from daemon.api.context import OUTCOME, OWNER, REQUEST_ID, RUNNING
-from daemon.api.errors import Answer, Dialect, answer_to, error_json, protocol_error, unknown_url, wrong_method
+from daemon.api.errors import RETRY_HEADER, Answer, Dialect, answer_to, error_json, protocol_error, unknown_url, wrong_method
 from daemon.api.in_force import InForce
 from daemon.api.meters import Meters
 from daemon.api.rate_limits import EXPOSED, Accounts
@@ -87,7 +87,9 @@ class Doorman:
         """Headers of every answer, put on just before it goes out (a signal of aiohttp)."""
         response.headers[REQUEST_ID_HEADER] = request.get(REQUEST_ID, "")
         if request.path in GENERATING and OWNER in request:
-            response.headers.update(self._accounts.headers(request[OWNER], dialect_of(request.path)))
+            told = response.headers.get(RETRY_HEADER)
+            wait = None if told is None else float(told) / 1000
+            response.headers.update(self._accounts.headers(request[OWNER], dialect_of(request.path), wait))
         origin = request.headers.get("Origin")
         if origin is not None and self._allows(origin):
             response.headers["Access-Control-Allow-Origin"] = origin

@@ -89,6 +89,8 @@ RULES: Mapping[type[RequestError], _Rule] = {
 _OWN_LIMIT = _Rule(HTTPStatus.TOO_MANY_REQUESTS, "rate_limit_error", "rate_limit_exceeded", again=True)
 _REFUSED_BY_ENGINE = _Rule(HTTPStatus.BAD_REQUEST, _INVALID, "generation_refused")
 _BUG = _Rule(HTTPStatus.INTERNAL_SERVER_ERROR, _SERVER, "internal_error", again=False)
+RETRY_HEADER = "retry-after-ms"
+"""Beside Retry-After, for clients that read it: OpenAI's do."""
 _SHUTDOWN_RETRY = 5.0
 """Seconds; a restart by systemd takes about this long before the front answers again."""
 
@@ -176,7 +178,7 @@ def _headers(rule: _Rule, retry_after: float | None) -> dict[str, str]:
     headers: dict[str, str] = {}
     if retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
-        headers["retry-after-ms"] = str(max(1, math.ceil(retry_after * 1000)))
+        headers[RETRY_HEADER] = str(max(1, math.ceil(retry_after * 1000)))
     if rule.again is not None:
         headers["x-should-retry"] = "true" if rule.again else "false"
     if rule.status is HTTPStatus.UNAUTHORIZED:

@@ -109,12 +109,12 @@ class Accounts:
                 self._ledger.add(owner, day_of(self._now()), bill.tokens)
                 account.mean_seconds += _SMOOTHING * (self._clock() - began - account.mean_seconds)
 
-    def headers(self, owner: str, dialect: Dialect) -> Mapping[str, str]:
-        """The rate limit headers of an answer to a person."""
+    def headers(self, owner: str, dialect: Dialect, told: float | None = None) -> Mapping[str, str]:
+        """The rate limit headers of an answer to a person. `told`: seconds after which the answer says to come back."""
         account = self._accounts.get(owner) or _Account()
         limit = self._most_requests(self.person(owner))
         left = max(0, limit - account.underway)
-        wait = 0.0 if left else account.mean_seconds / max(1, account.underway)
+        wait = 0.0 if left else told or account.mean_seconds / max(1, account.underway)
         standing = self.standing(owner)
         match dialect:
             case Dialect.OPENAI:

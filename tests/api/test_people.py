@@ -371,6 +371,18 @@ async def test_headers_say_what_is_left(connect: Connect) -> None:
     assert found["remaining-tokens"] == str(1000 - 4 * (PROMPT + 2))
 
 
+async def test_refusal_says_the_same_time_in_all_its_headers(connect: Connect) -> None:
+    serving = FakeServing(says("a"), hold=0)
+    client = await connect(application(serving, limited(max_concurrent=1, max_queued=0)))
+    asked = await ask_and_hold(client, serving, 1)
+    serving.refusal = Overloaded("yours", 4.25, own_limit=True)
+    response = await client.post(PATH, json=CHAT, headers=ANN)
+    assert (response.headers["Retry-After"], response.headers["retry-after-ms"]) == ("5", "4250")
+    assert rates(response)["reset-requests"] == "5s"
+    serving.streams[0].release.set()
+    await asyncio.gather(*asked)
+
+
 async def test_person_without_a_quota_gets_no_token_headers(connect: Connect) -> None:
     client = await connect(application())
     found = rates(await client.post(PATH, json=CHAT))
