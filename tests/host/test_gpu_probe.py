@@ -100,6 +100,9 @@ async def test_probe_that_outlives_its_kill_is_unkillable_and_no_second_one_is_s
     assert await prober.probe() is None
     assert await asyncio.to_thread(started.read_text) == f"{pids[0]}\n"
     kill_group(pids[0])
+    stuck = prober._stuck  # pyright: ignore[reportPrivateUsage] - reaped here, or asyncio complains in somebody else's test
+    assert stuck is not None
+    await stuck.communicate()
 
 
 async def test_two_who_ask_at_once_share_one_probe(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def on_disk(state: Path) -> list[IncidentRecord]:
 
 
 async def test_opened_incident_is_on_disk_when_opened_returns(tmp_path: Path) -> None:
-    store = IncidentStore(tmp_path, 90, wall=Clock(1000))
+    store = IncidentStore(tmp_path, 90, patience=60, wall=Clock(1000))
     await store.start()
     number = await store.opened(incident())
     assert on_disk(tmp_path) == [IncidentRecord(number, incident())]
@@ -54,7 +54,7 @@ async def test_opened_incident_is_on_disk_when_opened_returns(tmp_path: Path) ->
 
 async def test_incident_that_grew_and_closed_is_read_back_whole(tmp_path: Path) -> None:
     clock = Clock(50)
-    store = IncidentStore(tmp_path, 90, wall=Clock(1000), clock=clock)
+    store = IncidentStore(tmp_path, 90, patience=60, wall=Clock(1000), clock=clock)
     await store.start()
     number = await store.opened(incident())
     await store.grew(number, IncidentGrew(("Xid 79",), remedy="host_reboot"))
@@ -70,7 +70,7 @@ async def test_incident_that_grew_and_closed_is_read_back_whole(tmp_path: Path) 
 
 
 async def test_closed_incident_neither_grows_nor_closes_again(tmp_path: Path) -> None:
-    store = IncidentStore(tmp_path, 90, wall=Clock(1000))
+    store = IncidentStore(tmp_path, 90, patience=60, wall=Clock(1000))
     await store.start()
     number = await store.opened(incident())
     await store.closed(number, IncidentClosed(1001.0, "first"))
@@ -84,11 +84,11 @@ async def test_closed_incident_neither_grows_nor_closes_again(tmp_path: Path) ->
 
 
 async def test_next_life_goes_on_counting_and_says_that_the_daemon_ended_meanwhile(tmp_path: Path) -> None:
-    first = IncidentStore(tmp_path, 90, wall=Clock(1000))
+    first = IncidentStore(tmp_path, 90, patience=60, wall=Clock(1000))
     await first.start()
     await first.opened(incident())
     await first.close()
-    second = IncidentStore(tmp_path, 90, wall=Clock(2000))
+    second = IncidentStore(tmp_path, 90, patience=60, wall=Clock(2000))
     await second.start()
     number = await second.opened(incident("cuda_oom", 2000.0))
     newest, oldest = await second.recent(10)
@@ -102,7 +102,7 @@ async def test_next_life_goes_on_counting_and_says_that_the_daemon_ended_meanwhi
 
 async def test_old_incidents_are_forgotten_and_open_ones_kept(tmp_path: Path) -> None:
     wall = Clock(1000)
-    store = IncidentStore(tmp_path, 1, wall=wall)
+    store = IncidentStore(tmp_path, 1, patience=60, wall=wall)
     await store.start()
     old = await store.opened(incident())
     still_open = await store.opened(incident())
@@ -114,7 +114,7 @@ async def test_old_incidents_are_forgotten_and_open_ones_kept(tmp_path: Path) ->
 
 
 async def test_limit_gives_the_newest_first(tmp_path: Path) -> None:
-    store = IncidentStore(tmp_path, 90, wall=Clock(1000))
+    store = IncidentStore(tmp_path, 90, patience=60, wall=Clock(1000))
     await store.start()
     for _ in range(5):
         await store.opened(incident())
@@ -123,7 +123,7 @@ async def test_limit_gives_the_newest_first(tmp_path: Path) -> None:
 
 
 async def test_evidence_of_a_storm_is_bounded(tmp_path: Path) -> None:
-    store = IncidentStore(tmp_path, 90, wall=Clock(1000))
+    store = IncidentStore(tmp_path, 90, patience=60, wall=Clock(1000))
     await store.start()
     number = await store.opened(incident(seen=tuple(str(n) for n in range(1000))))
     await store.grew(number, IncidentGrew(("more",) * 1000))
@@ -134,7 +134,7 @@ async def test_evidence_of_a_storm_is_bounded(tmp_path: Path) -> None:
 
 async def _broken(state: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A store that cannot use its file keeps incidents in memory and says so once."""
-    store = IncidentStore(state, 90, wall=Clock(1000))
+    store = IncidentStore(state, 90, patience=60, wall=Clock(1000))
     with caplog.at_level(logging.ERROR, "exl3d.incidents"):
         await store.start()
         number = await store.opened(incident())
@@ -179,7 +179,7 @@ async def test_full_disk_is_said_once_and_written_when_there_is_room_again(
         return connection
 
     monkeypatch.setattr(incident_store.sqlite3, "connect", small)
-    store = IncidentStore(tmp_path, 90, wall=Clock(1000))
+    store = IncidentStore(tmp_path, 90, patience=60, wall=Clock(1000))
     await store.start()
     monkeypatch.undo()
     writer = store._writer  # pyright: ignore[reportPrivateUsage] - the connection belongs to that thread
@@ -199,8 +199,9 @@ async def test_full_disk_is_said_once_and_written_when_there_is_room_again(
 
 
 async def test_hung_disk_is_not_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store = IncidentStore(tmp_path, 90, patience=0.05, wall=Clock(1000))
+    store = IncidentStore(tmp_path, 90, patience=60, wall=Clock(1000))
     await store.start()
+    store._patience = 0.05  # pyright: ignore[reportPrivateUsage] - only from now on, however slow this machine is
     release = threading.Event()
     blocked = asyncio.get_running_loop().run_in_executor(store._writer, release.wait)  # pyright: ignore[reportPrivateUsage]
     with caplog.at_level(logging.ERROR, "exl3d.incidents"):
@@ -209,5 +210,6 @@ async def test_hung_disk_is_not_waited_for(tmp_path: Path, caplog: pytest.LogCap
     assert [record.number for record in await store.recent(5)] == [number]
     release.set()
     await blocked
+    store._patience = 60  # pyright: ignore[reportPrivateUsage]
     await store.close()
     assert [record.number for record in on_disk(tmp_path)] == [number]

@@ -50,7 +50,7 @@ def run(tmp_path: Path) -> Callable[..., Result]:
 
 async def written(state: Path, *, closed: bool = True) -> None:
     """What a daemon wrote before it ended."""
-    store = IncidentStore(state, 3650, wall=lambda: 1_790_000_200.0)
+    store = IncidentStore(state, 3650, patience=60, wall=lambda: 1_790_000_200.0)
     await store.start()
     number = await store.opened(HANG)
     if closed:
@@ -125,7 +125,7 @@ def test_file_of_a_newer_version_is_said(tmp_path: Path, run: Callable[..., Resu
 
 
 async def test_no_incidents_are_good_news(tmp_path: Path, run: Callable[..., Result]) -> None:
-    store = IncidentStore(tmp_path, 90)
+    store = IncidentStore(tmp_path, 90, patience=60)
     await store.start()
     await store.close()
     assert run().stdout == "no incidents\n"
