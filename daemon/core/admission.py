@@ -60,9 +60,23 @@ def decide(state: Admission, event: Event, policy: Policy) -> Decision:
         return _arrived(state, event, policy)
     book = Book(state, policy, event.t)
     _take_in(book, event)
-    if not isinstance(event, Served):  # it comes before another event, as what has happened up to it
+    if _may_move(state, book, event):
         serve(book)
     return book.close()
+
+
+def _may_move(state: Admission, book: Book, event: Event) -> bool:
+    """Whether anything can come of an event. `Served` comes before another one, as what has happened up to it; a step in
+    which nobody began, grew or waited makes no room while all slots are taken.
+    """
+    if isinstance(event, Served):
+        return False
+    if isinstance(event, Stepped) and not (event.began or event.waits or event.pending):
+        before = state.engines.get(event.engine)
+        if before is None or event.referenced > before.referenced:
+            return before is not None
+        return any(len(engine.inside) < engine.slots for engine in book.engines.values())
+    return True
 
 
 def _take_in(book: Book, event: Event) -> None:

@@ -85,6 +85,10 @@ class Book:
             yield from person.live
             yield from person.background
 
+    def was_given(self, request: int) -> bool:
+        """Whether a request was inside an engine before. Those that were stand before others in their queue."""
+        return self.requests[request].given > 0
+
     @property
     def running(self) -> int:
         """Requests inside engines."""

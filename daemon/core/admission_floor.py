@@ -41,6 +41,11 @@ class Load:
     """Requests for which room is being made, and the pages they need."""
     warm: dict[str, int] = field(default_factory=dict[str, int])
     """Pages of conversations that are over for now and guaranteed, by owner."""
+    warm_total: int = 0
+    streams: list[Request] = field(default_factory=list[Request])
+    """Requests that could give their place up."""
+    background: int = 0
+    """How many of them are background requests."""
 
     @property
     def used(self) -> int:
@@ -49,7 +54,7 @@ class Load:
 
     def kept_from(self, owner: str) -> int:
         """Pages that stay warm for others than this owner."""
-        return sum(self.warm.values()) - self.warm.get(owner, 0)
+        return self.warm_total - self.warm.get(owner, 0)
 
     def spoken_pages(self, request: int) -> int:
         """Free pages that claims wait for, beyond what is coming for them. Claimants themselves are served in their order."""
@@ -88,6 +93,7 @@ class Floor:
         self.book = book
         self.fair = book.policy.order is SharingOrder.FAIR
         self.loads = {number: Load(engine) for number, engine in book.engines.items()}
+        self.page = next((engine.page for engine in book.engines.values()), 1)
         self.holdings: dict[str, Holding] = {}
         for number, engine in book.engines.items():
             for one in engine.inside:
@@ -115,6 +121,8 @@ class Floor:
             load.coming_pages += 0 if place.waits else place.need
         else:
             holding.running += 1
+            load.streams.append(request)
+            load.background += not request.live
         if not place.started:
             load.unstarted += place.need
         if place.extent < request.limit:
@@ -143,8 +151,10 @@ class Floor:
                     break
                 load = self.loads.get(one.engine)
                 if load is not None:
-                    load.warm[owner] = load.warm.get(owner, 0) + min(left, one.pages)
-                    left -= one.pages
+                    pages = min(left, one.pages)
+                    load.warm[owner] = load.warm.get(owner, 0) + pages
+                    load.warm_total += pages
+                    left -= pages
 
     @property
     def crowded(self) -> bool:
@@ -166,9 +176,9 @@ class Floor:
 
     def guaranteed(self, owner: str) -> int:
         """Pages that are always theirs."""
-        tokens = self.book.policy.share(owner).guaranteed if self.fair else 0
-        page = next((engine.page for engine in self.book.engines.values()), 1)
-        return -(-tokens // page)
+        if not self.fair:
+            return 0
+        return -(-self.book.policy.share(owner).guaranteed // self.page)
 
     def entitled(self, request: Request, pages: int) -> bool:
         """Whether its person stays within their guarantee with so many pages more."""
@@ -308,7 +318,9 @@ class Floor:
                 break
             book.go_on_with(owner, one.id)
             short -= one.pages
-            load.warm[owner] = max(0, load.warm[owner] - one.pages)
+            pages = min(one.pages, load.warm[owner])
+            load.warm[owner] -= pages
+            load.warm_total -= pages
 
     def suspend(self, request: Request) -> None:
         """Tell a running request to give its place up, and count that."""
@@ -320,6 +332,8 @@ class Floor:
         load.coming_slots += 1
         load.coming_pages += 0 if place.waits else place.need
         load.waiting = [one for one in load.waiting if one.id != request.id]
+        load.streams = [one for one in load.streams if one.id != request.id]
+        load.background -= not request.live
         self.holding(request.owner).running -= 1
 
     def claim(self, request: Request, engine: int) -> None:
@@ -338,9 +352,11 @@ class Floor:
 
     def streams(self, engine: int) -> list[Request]:
         """The requests inside an engine that could give their place up, the youngest first."""
-        found = [self.book.requests[one] for one in self.book.engines[engine].inside]
-        running = [one for one in found if one.place is not None and not one.place.suspending]
-        return sorted(running, key=lambda one: -one.order)
+        return sorted(self.loads[engine].streams, key=_youth)
+
+
+def _youth(request: Request) -> int:
+    return -request.order
 
 
 _BEHIND = 1 << 52

@@ -15,6 +15,7 @@ In order of arrival (`SharingOrder.FIFO`) only 1, 2 and "the first is given when
 
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 
 from daemon.core.admission_book import Book
 from daemon.core.admission_floor import Floor
@@ -109,6 +110,8 @@ def _fairness(floor: Floor, request: Request) -> tuple[bool, bool, float, int]:
 
 def _bonus(floor: Floor, request: Request) -> float:
     """How far a prefix that is in a cache now, and may be gone later, brings a request forward."""
+    if not request.hints:
+        return 0.0
     policy = floor.book.policy
     cached = max((hint.cached for hint in request.hints), default=0)
     saved = cached * (policy.prices.prefill - policy.prices.cached)
@@ -213,7 +216,7 @@ def _precious(book: Book, number: int) -> tuple[int, ...]:
             if one.engine == number:
                 (guaranteed if left > 0 else ordinary).append((one.at, one.id))
             left -= one.pages * book.engines[number].page
-    aside = [one for one in book.waiting() if book.requests[one].suspended]
+    aside = [one for person in book.people.values() for one in takewhile(book.was_given, (*person.live, *person.background))]
     running = [one for one in book.engines[number].inside if book.policy.share(book.requests[one].owner).guaranteed > 0]
     ids = [one for _, one in sorted(ordinary)] + aside + [one for _, one in sorted(guaranteed)] + running
     return tuple(ids[-KEPT:])

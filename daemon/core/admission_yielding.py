@@ -66,7 +66,7 @@ def _growth_victims(floor: Floor, number: int, waiting: Request) -> list[Request
 
 def _protect(floor: Floor, number: int, load: Load) -> None:
     """What is kept warm under guarantees is not grown over: whoever is above theirs makes room before that."""
-    warm = sum(load.warm.values())
+    warm = load.warm_total
     if not warm:
         return
     over = load.used + warm - load.engine.pages - load.coming_pages
@@ -98,6 +98,9 @@ def _plan(floor: Floor, number: int, request: Request) -> list[Request] | None:
     if load.closed:
         return None
     need = floor.need(request, number)
+    entitled = floor.entitled(request, need)
+    if not load.background and not entitled and not _below_part(floor, request, need):
+        return None
     claims = [pages for claimant, pages in load.claims.items() if claimant != request.id]
     slots = 1 - load.free_slots(request.id) - max(0, load.coming_slots - len(claims))
     pages = need - load.free_pages(request) - max(0, load.coming_pages - sum(claims))
