@@ -31,6 +31,14 @@ class Tensor:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A file's tensors in its order, and how many bytes must follow the header."""
+
+    tensors: tuple[Tensor, ...]
+    body: int
+
+
 class _Entry(msgspec.Struct, frozen=True):
     dtype: str
     shape: list[int]
@@ -45,27 +53,24 @@ def header_length(prefix: bytes, where: str) -> int:
     return length
 
 
-def parse_header(header: bytes, body: int, where: str) -> tuple[Tensor, ...]:
-    """The tensors of a file whose header is `header` and which has `body` bytes after it, in the file's order.
-
-    Raises ConfigError for a damaged header, for a file that is shorter than its header says, and for a tensor whose bytes do
-    not fit its shape.
-    """
+def parse_header(header: bytes, where: str) -> Header:
+    """What a file's header says. Raises ConfigError where it is damaged, tensors overlap, or bytes do not fit a shape."""
     try:
         raw = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
         entries = {name: msgspec.json.decode(value, type=_Entry) for name, value in raw.items() if name != "__metadata__"}
     except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
         raise ConfigError(f"the safetensors header is damaged: {problem}", where) from problem
     tensors: list[Tensor] = []
+    upto, last = 0, ""
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         begin, end = entry.data_offsets
-        if begin < 0 or end < begin:
+        if begin < 0 or end < begin or min(entry.shape, default=0) < 0:
             raise ConfigError(f"the safetensors header is damaged: {name} has the offsets {begin} and {end}", where)
+        if begin < upto:
+            raise ConfigError(f"the safetensors header is damaged: {name} begins inside {last}", where)
         bits = _BITS.get(entry.dtype)
         if bits is not None and prod(entry.shape) * bits // 8 != end - begin:
             raise ConfigError(f"{name} holds {end - begin} bytes, but {entry.dtype} {entry.shape} needs another number", where)
         tensors.append(Tensor(name, entry.dtype, tuple(entry.shape), end - begin))
-    needed = max((entry.data_offsets[1] for entry in entries.values()), default=0)
-    if needed > body:
-        raise ConfigError(f"the file is cut off: it lacks {needed - body} of {needed} bytes; download it again", where)
-    return tuple(tensors)
+        upto, last = end, name
+    return Header(tuple(tensors), upto)

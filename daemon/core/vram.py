@@ -105,6 +105,12 @@ def _drafter_bytes(model: ModelShape, weights: Weights, demand: Demand) -> int:
     return size
 
 
+def _overhead_certainty(card: Card) -> Certainty:
+    if card.confirmed:
+        return Certainty.MEASURED
+    return Certainty.ESTIMATED if card.elsewhere else Certainty.ASSUMED
+
+
 def _rows(card: Card, sums: _Sums, weights: Certainty) -> tuple[Row, ...]:
     rows = (
         Row(Item.WEIGHTS, sums.weights, weights),
@@ -114,7 +120,7 @@ def _rows(card: Card, sums: _Sums, weights: Certainty) -> tuple[Row, ...]:
         Row(Item.VISION, sums.vision, Certainty.EXACT),
         Row(Item.PREFILL, sums.transient, Certainty.ESTIMATED),
         Row(Item.LOGITS, sums.logits, Certainty.ESTIMATED),
-        Row(Item.OVERHEAD, card.overhead, Certainty.MEASURED if card.confirmed else Certainty.ASSUMED),
+        Row(Item.OVERHEAD, card.overhead, _overhead_certainty(card)),
         Row(Item.OTHERS, card.others, Certainty.MEASURED),
         Row(Item.MARGIN, card.reserve, Certainty.EXACT),
     )

@@ -2,35 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 import msgspec
 
 from daemon.core.safetensors_header import Tensor
+from daemon.core.vram_findings import Finding, Gravity, few
 from daemon.core.vram_model import AttentionLayer, DeltaLayer, ModelShape
+from daemon.core.vram_parts import lacking_matrices, quantised_parts
 from daemon.core.vram_weights import Part, placement, weigh
 
 _TILE = 16
 _PAD = 128
 _BITS_APART = 0.75
 """How far mean bits may be from config.json's: a mix of 4 and 5 bits is called 4.5, not 4."""
-
-
-class Gravity(Enum):
-    """What a finding means."""
-
-    FATAL = "fatal"
-    """It cannot be loaded, or not as what it says it is."""
-    WARNING = "warning"
-    """It can be served, with something missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is wrong with a directory."""
-
-    gravity: Gravity
-    words: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +32,20 @@ class Surroundings:
     shards_present: frozenset[str] = frozenset()
     tensors_named: frozenset[str] = frozenset()
     """Tensors that the index names."""
+    damaged: tuple[str, ...] = ()
+    """Files that are cut off or cannot be read, a sentence each."""
+    twice: tuple[str, ...] = ()
+    """Tensors that are in two files, with both."""
+    strayed: tuple[str, ...] = ()
+    """Tensors in another file than the index says."""
+    highest_token: int | None = None
+    """Highest id of tokenizer.json; None where nobody looked, or it cannot be read."""
 
 
 class _Quantisation(msgspec.Struct, frozen=True):
     quant_method: str = ""
     bits: float | None = None
+    head_bits: float | None = None
 
 
 class _Quantised(msgspec.Struct, frozen=True):
@@ -66,26 +59,32 @@ def check(
     findings = [
         *_files(around, tensors),
         *_parts(model, tensors, around),
+        *lacking_matrices(model, tensors),
         *_shapes(model, tensors),
+        *quantised_parts(tensors),
         *_quantisation(config, model, tensors),
-        *_tokenizer(around),
+        *_tokenizer(model, around),
     ]
     return tuple(sorted(findings, key=lambda finding: finding.gravity is not Gravity.FATAL))
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")  # noqa: PLR2004 - three say enough
 
 
 def _files(around: Surroundings, tensors: tuple[Tensor, ...]) -> Iterator[Finding]:
     missing = sorted(around.shards_named - around.shards_present)
     if missing:
-        yield Finding(Gravity.FATAL, f"files are missing that model.safetensors.index.json names: {_few(missing)}")
+        yield Finding(Gravity.FATAL, f"files are missing that model.safetensors.index.json names: {few(missing)}")
     absent = sorted(around.tensors_named - {tensor.name for tensor in tensors})
     if absent and not missing:
-        yield Finding(Gravity.FATAL, f"tensors are missing that model.safetensors.index.json names: {_few(absent)}")
+        yield Finding(Gravity.FATAL, f"tensors are missing that model.safetensors.index.json names: {few(absent)}")
+    for words in around.damaged:
+        yield Finding(Gravity.FATAL, words)
     if not tensors:
         yield Finding(Gravity.FATAL, "there is no tensor in any .safetensors file here")
+    if around.twice:
+        yield Finding(Gravity.FATAL, f"tensors are there twice, and which of them is loaded is chance: {few(around.twice)}")
+    if around.strayed:
+        yield Finding(
+            Gravity.WARNING, f"tensors lie in other files than model.safetensors.index.json says: {few(around.strayed)}"
+        )
 
 
 def _parts(model: ModelShape, tensors: tuple[Tensor, ...], around: Surroundings) -> Iterator[Finding]:
@@ -114,10 +113,10 @@ def _layers(count: int, have: set[tuple[int, Part]]) -> Iterator[Finding]:
     for part, called in names.items():
         lacking = [str(n) for n in range(count) if (n, part) not in have]
         if lacking:
-            yield Finding(Gravity.FATAL, f"{called} weights are missing in layer {_few(lacking)} of {count}")
+            yield Finding(Gravity.FATAL, f"{called} weights are missing in layer {few(lacking)} of {count}")
     beyond = sorted({layer for layer, _ in have if layer >= count})
     if beyond:
-        numbers = _few([str(n) for n in beyond])
+        numbers = few([str(n) for n in beyond])
         yield Finding(Gravity.WARNING, f"weights of layer {numbers} are here, but config.json has {count} layers")
 
 
@@ -174,7 +173,7 @@ def _shapes(model: ModelShape, tensors: tuple[Tensor, ...]) -> Iterator[Finding]
         if not _same(columns_in, expected[0]) or not any(_same(columns_out, out) for out in expected[1]):
             wrong.append(f"{name} is {columns_in} to {columns_out}, config.json wants {expected[0]} to {expected[1][0]}")
     if wrong:
-        yield Finding(Gravity.FATAL, f"weights do not fit config.json: {_few(wrong)}")
+        yield Finding(Gravity.FATAL, f"weights do not fit config.json: {few(wrong)}")
 
 
 def _quantisation(config: Mapping[str, object], model: ModelShape, tensors: tuple[Tensor, ...]) -> Iterator[Finding]:
@@ -184,7 +183,6 @@ def _quantisation(config: Mapping[str, object], model: ModelShape, tensors: tupl
         yield Finding(Gravity.WARNING, f"quantization_config cannot be read: {problem}")
         return
     trellises = [tensor for tensor in tensors if tensor.name.endswith(".trellis")]
-    names = {tensor.name for tensor in tensors}
     if said is None:
         if trellises:
             yield Finding(Gravity.WARNING, "weights are quantised (EXL3), but config.json has no quantization_config")
@@ -196,24 +194,21 @@ def _quantisation(config: Mapping[str, object], model: ModelShape, tensors: tupl
     if not trellises and tensors:
         yield Finding(Gravity.FATAL, "config.json says exl3, but no weight is quantised (there is no .trellis)")
         return
-    halves = [
-        tensor.name.removesuffix(".trellis")
-        for tensor in trellises
-        if not _has_scales(tensor.name.removesuffix(".trellis"), names) and placement(tensor.name).part is not Part.EMBEDDING
-    ]
-    if halves:
-        yield Finding(Gravity.FATAL, f"quantised weights lack their scales (suh and svh): {_few(halves)}")
     bits = weigh(tensors, len(model.layers), tied=model.tied).bits
     if said.bits is not None and bits is not None and abs(bits - said.bits) > _BITS_APART:
         yield Finding(Gravity.WARNING, f"config.json says {said.bits:g} bits, the weights have {bits:.2f} on average")
+    head = next((tensor for tensor in trellises if placement(tensor.name).part is Part.HEAD), None)
+    if said.head_bits is not None and head is not None and abs(head.shape[-1] / _TILE - said.head_bits) > _BITS_APART:
+        yield Finding(
+            Gravity.WARNING, f"config.json says {said.head_bits:g} bits for the head, which has {head.shape[-1] / _TILE:g}"
+        )
 
 
-def _has_scales(name: str, names: set[str]) -> bool:
-    return bool({f"{name}.suh", f"{name}.su"} & names) and bool({f"{name}.svh", f"{name}.sv"} & names)
-
-
-def _tokenizer(around: Surroundings) -> Iterator[Finding]:
+def _tokenizer(model: ModelShape, around: Surroundings) -> Iterator[Finding]:
     if not around.has_tokenizer:
         yield Finding(Gravity.FATAL, "tokenizer.json is missing")
     if not around.has_template:
         yield Finding(Gravity.WARNING, "there is no chat template: chats cannot be served until one is configured")
+    if around.highest_token is not None and around.highest_token >= model.vocabulary:
+        words = f"tokenizer.json has ids up to {around.highest_token}, and config.json has {model.vocabulary} rows (vocab_size)"
+        yield Finding(Gravity.WARNING, f"{words}: a prompt with such a token cannot be served")

@@ -1,13 +1,46 @@
-"""A whole plan as one value: what `exl3ctl plan` prints, and what the daemon shows when it refuses to load."""
+"""A whole plan as one value: what `exl3ctl plan` prints for people and machines."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from daemon.core.vram import longest_context, most_people, place
 from daemon.core.vram_advice import Change, changes, speculation_advice
-from daemon.core.vram_check import Finding
+from daemon.core.vram_findings import Finding
 from daemon.core.vram_model import ModelShape
 from daemon.core.vram_values import Card, CardPlan, Demand, Fits, Layout, NoRoom
 from daemon.core.vram_weights import Weights
+
+_NO_TENSOR = frozenset(
+    {
+        "AfmoeForCausalLM", "Glm4MoeLiteForCausalLM", "Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "Mistral4ForCausalLM",
+        "MuseGlimmerForConditionalGeneration", "NemotronHForCausalLM", "NemotronH_Omni_Reasoning_V3", "Olmo3ForCausalLM",
+        "OlmoHybridForCausalLM", "Qwen3NextForCausalLM",
+    }
+)  # fmt: skip
+"""Architectures for which exllamav3 1.6.5 has no tensor-parallel code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """What one person is promised, in tokens of cache."""
+
+    name: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The cache everybody shares, and what of it is promised. Tokens; of replicas, all engines together."""
+
+    tokens: int
+    promised: int
+    streams: int
+    """Streams at once."""
+
+    @property
+    def free(self) -> int:
+        """What is nobody's; negative where more is promised than there is."""
+        return self.tokens - self.promised
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +57,8 @@ class LayoutReport:
     problem: str | None
     """Why it does not fit, in one sentence."""
     changes: tuple[Change, ...]
+    pool: Pool | None
+    """With the people that `cards` shows; None where nobody fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +69,12 @@ class PlanReport:
     architecture: str
     demand: Demand
     cards: tuple[Card, ...]
+    """As the first layout sees them."""
     weight_bytes: int
     """On GPUs, without drafter and vision tower."""
     weight_bits: float | None
     layouts: tuple[LayoutReport, ...]
+    guarantees: tuple[Guarantee, ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
 
@@ -52,10 +89,13 @@ def mib(size: int) -> str:
     return f"{size / (1 << 20):,.0f} MiB" if size < 10 << 30 else f"{size / (1 << 30):,.1f} GiB"
 
 
-def report_layout(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, layout: Layout) -> LayoutReport:
-    """Plan one layout."""
+def report_layout(
+    model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, layout: Layout, promised: int = 0
+) -> LayoutReport:
+    """Plan one layout. `promised`: tokens of cache that people are guaranteed."""
     most = most_people(model, weights, cards, demand, layout)
     placed = place(model, weights, cards, demand, layout)
+    people = demand.people if isinstance(placed, Fits) else most
     shown = placed if isinstance(placed, Fits) or not most else place(model, weights, cards, replace(demand, people=most), layout)
     problem = f"{placed.words}; {mib(placed.short)} or more are missing" if isinstance(placed, NoRoom) else None
     return LayoutReport(
@@ -66,46 +106,77 @@ def report_layout(model: ModelShape, weights: Weights, cards: tuple[Card, ...], 
         cards=shown.cards if isinstance(shown, Fits) else (),
         problem=problem,
         changes=changes(model, weights, cards, demand, layout),
+        pool=Pool(replace(demand, people=people).tokens, promised, people) if people else None,
     )
 
 
-def _notes(model: ModelShape, demand: Demand, cards: tuple[Card, ...]) -> tuple[str, ...]:
-    notes: list[str] = []
+def _notes(
+    model: ModelShape, weights: Weights, cards: Mapping[Layout, tuple[Card, ...]], demand: Demand, layouts: tuple[Layout, ...]
+) -> Iterator[str]:
     if not model.familiar:
-        notes.append(
-            f"{model.architecture} was not compared with what loading takes: the plan takes it for an ordinary transformer."
-        )
+        yield f"{model.architecture} was not compared with what loading takes: the plan takes it for an ordinary transformer."
     if model.context and demand.context > model.context:
-        notes.append(f"The context asked for, {demand.context:,}, is longer than the model's own {model.context:,} tokens.")
-    unmeasured = [card.name for card in cards if not card.confirmed]
-    if unmeasured:
-        notes.append(f"The overhead of {', '.join(unmeasured)} is assumed: nothing was loaded there yet.")
+        yield f"The context asked for, {demand.context:,}, is longer than the model's own {model.context:,} tokens."
+    if Layout.TENSOR in layouts and model.architecture in _NO_TENSOR:
+        yield f"exllamav3 1.6.5 has no tensor-parallel code for {model.architecture}: the layout tensor is arithmetic only."
+    yield from _of_overheads(cards)
     advice = speculation_advice(demand)
     if advice is not None:
-        notes.append(advice)
-    return tuple(notes)
+        yield advice
+    yield from _of_drafter(model, weights, cards, demand, layouts)
+
+
+def _of_overheads(cards: Mapping[Layout, tuple[Card, ...]]) -> Iterator[str]:
+    every = [card for planned in cards.values() for card in planned]
+    assumed = dict.fromkeys(card.name for card in every if not card.confirmed and not card.elsewhere)
+    if assumed:
+        yield f"The overhead of {', '.join(assumed)} is assumed: nothing was loaded there yet."
+    guessed = {card.name: card.elsewhere for card in every if card.elsewhere}
+    for name, loads in guessed.items():
+        told = f"{loads} load{'' if loads == 1 else 's'}"
+        yield f"The overhead of {name} comes from {told} with another driver, layout or neighbour: nothing confirms it here."
+
+
+def _of_drafter(
+    model: ModelShape, weights: Weights, cards: Mapping[Layout, tuple[Card, ...]], demand: Demand, layouts: tuple[Layout, ...]
+) -> Iterator[str]:
+    """What a drafter costs in people."""
+    if not demand.history:
+        return
+    plain = replace(demand, history=0, drafter=False, draft=None)
+    for layout in layouts:
+        with_it = most_people(model, weights, cards[layout], demand, layout)
+        without = most_people(model, weights, cards[layout], plain, layout)
+        if with_it != without:
+            yield f"Without speculation {without} people fit in the layout {layout.value}, with it {with_it}."
 
 
 def report(
     name: str,
     model: ModelShape,
     weights: Weights,
-    cards: tuple[Card, ...],
+    cards: Mapping[Layout, tuple[Card, ...]],
     demand: Demand,
-    layouts: tuple[Layout, ...],
     findings: tuple[Finding, ...] = (),
     notes: tuple[str, ...] = (),
+    guarantees: tuple[Guarantee, ...] = (),
 ) -> PlanReport:
-    """Plan every layout of `layouts`; `notes` are added to its own. Raises ConfigError for cache bits that no cache has."""
+    """Plan every layout that `cards` has, which says what is known of the cards in each; `notes` are added to the plan's own.
+
+    Raises ConfigError for cache bits that no cache has.
+    """
     demand.precision.check()
+    layouts = tuple(cards)
+    promised = sum(each.tokens for each in guarantees)
     return PlanReport(
         model=name,
         architecture=model.architecture,
         demand=demand,
-        cards=cards,
+        cards=cards[layouts[0]],
         weight_bytes=weights.loaded,
         weight_bits=weights.bits,
-        layouts=tuple(report_layout(model, weights, cards, demand, layout) for layout in layouts),
+        layouts=tuple(report_layout(model, weights, cards[layout], demand, layout, promised) for layout in layouts),
+        guarantees=guarantees,
         findings=findings,
-        notes=(*_notes(model, demand, cards), *notes),
+        notes=(*_notes(model, weights, cards, demand, layouts), *notes),
     )

@@ -54,6 +54,8 @@ class Card:
     size: int
     overhead: int
     confirmed: int = 0
+    elsewhere: int = 0
+    """Loads that told the overhead on such a card, but with another driver, layout or neighbour: not a confirmation."""
     others: int = 0
     """Bytes that other programs (a desktop, a browser) hold."""
     limit: int | None = None

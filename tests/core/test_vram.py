@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from daemon.core.errors import ConfigError
 from daemon.core.safetensors_header import header_length, parse_header
-from daemon.core.vram import layer_transient, logits_bytes, longest_context, most_people, place
+from daemon.core.vram import layer_transient, logits_bytes, longest_context, most_people, place, split_as
 from daemon.core.vram_advice import Lever, changes, lighter, speculation_advice
-from daemon.core.vram_learned import ASSUMED_OVERHEAD, KEPT, Learned, learn
+from daemon.core.vram_learned import ASSUMED_OVERHEAD
 from daemon.core.vram_model import (
     PAGE,
     AttentionLayer,
@@ -25,7 +25,7 @@ from daemon.core.vram_model import (
     state_bytes,
     token_bytes,
 )
-from daemon.core.vram_values import MARGIN, Card, Certainty, Demand, Fits, Item, Layout, NoRoom
+from daemon.core.vram_values import MARGIN, Card, Certainty, Demand, Draft, Fits, Item, Layout, NoRoom
 from daemon.core.vram_weights import Part, placement, weigh
 from tests.core.vram_models import ORNITH_9B, QWEN3_5_27B, tensor, tensors, weights
 
@@ -33,6 +33,7 @@ GIB = 1 << 30
 MIB = 1 << 20
 FULL, EIGHT, FOUR = Precision(), Precision(8, 8), Precision(4, 4)
 TWELVE = tuple(Card(f"GPU {n}", 12 * GIB, ASSUMED_OVERHEAD) for n in range(2))
+BIG = (Card("big", 96 * GIB, ASSUMED_OVERHEAD),)
 EIGHTY_K = 81920
 MODEL_27B, WEIGHTS_27B = describe(QWEN3_5_27B), weights(QWEN3_5_27B)
 MODEL_9B, WEIGHTS_9B = describe(ORNITH_9B), weights(ORNITH_9B)
@@ -202,6 +203,63 @@ def test_replicas_share_people_out_by_room() -> None:
     assert all(card.layers == (0, 31) for card in placed.cards)
 
 
+def test_split_made_elsewhere_is_planned_by_the_layers_that_lie_on_each_card() -> None:
+    model, load = MODEL_27B, WEIGHTS_27B
+    demand = Demand(EIGHTY_K, 2, FOUR)
+    own = place(model, load, TWELVE, demand, Layout.SPLIT)
+    assert isinstance(own, Fits)
+    held = tuple(card.layers[1] - card.layers[0] + 1 for card in own.cards if card.layers)
+    assert split_as(model, load, TWELVE, demand, held) == own
+    shifted = split_as(model, load, TWELVE, demand, (held[0] - 1, held[1] + 1))
+    assert sum(card.computed for card in shifted.cards) == sum(card.computed for card in own.cards)
+    assert shifted.cards[1].computed > own.cards[1].computed
+    alone = split_as(model, load, TWELVE, demand, (64, 0))
+    assert [card.layers for card in alone.cards] == [(0, 63), None]
+    assert alone.cards[1].computed == 0
+    assert alone.cards[0].free < 0
+
+
+def test_other_programs_reserve_and_limit_leave_less_room() -> None:
+    card = Card("GPU 0", 12 * GIB, GIB, others=2 * GIB, reserve=GIB)
+    assert card.room == 8 * GIB
+    assert replace(card, limit=6 * GIB).room == 5 * GIB
+    assert replace(card, limit=20 * GIB).room == 8 * GIB
+    placed = place(MODEL_9B, WEIGHTS_9B, (card,), Demand(8192, 1, FOUR), Layout.SPLIT)
+    assert isinstance(placed, Fits)
+    assert placed.cards[0].size(Item.OTHERS) == 2 * GIB
+    assert placed.cards[0].free == 12 * GIB - placed.cards[0].used
+
+
+def test_drafter_of_its_own_costs_weights_cache_and_states() -> None:
+    draft = Draft(weights=GIB, token=1000, slot=5000)
+    demand = Demand(8192, 2, FULL, history=4, draft=draft)
+    placed = place(MODEL_9B, WEIGHTS_9B, TWELVE, demand, Layout.SPLIT)
+    assert isinstance(placed, Fits)
+    assert placed.cards[0].size(Item.DRAFTER) == GIB + 1000 * demand.tokens + 2 * 5000
+
+
+def test_configured_cache_and_slots_count_and_not_those_of_people() -> None:
+    demand = Demand(EIGHTY_K, 1, FOUR, cache_tokens=4096, slots=7)
+    placed = place(MODEL_9B, WEIGHTS_9B, TWELVE, demand, Layout.SPLIT)
+    assert isinstance(placed, Fits)
+    assert sum(card.size(Item.KV) for card in placed.cards) == 4096 * sum(token_bytes(layer, FOUR) for layer in MODEL_9B.layers)
+    assert sum(card.size(Item.RECURRENT) for card in placed.cards) == sum(state_bytes(layer, 7, 0) for layer in MODEL_9B.layers)
+
+
+def test_experts_that_stay_in_host_memory_are_not_on_the_card() -> None:
+    config = {**QWEN3_5_27B, "architectures": ["Qwen3_5MoeForCausalLM"], "num_experts": 4, "moe_intermediate_size": 512}
+    model = describe(config)
+    expert = tensor("model.language_model.layers.0.mlp.experts.1.up_proj.trellis", "I16", 320, 32, 64)
+    mark = tensor("model.language_model.layers.0.mlp.experts.1.up_proj.mul1", "F32", 1)
+    rest = tensors(QWEN3_5_27B)
+    files = weigh((*rest, expert, mark), 64, tied=False)
+    held = [place(model, files, BIG, Demand(256, 1, experts_on_cpu=experts), Layout.SPLIT) for experts in (0, 1)]
+    moved = [placed.cards[0].size(Item.WEIGHTS) for placed in held if isinstance(placed, Fits)]
+    assert moved[0] - moved[1] == expert.size + mark.size
+    unmarked = weigh((*rest, expert), 64, tied=False)
+    assert unmarked.layers[0].experts == 0
+
+
 def test_tensor_layout_keeps_heads_whole_on_uneven_cards() -> None:
     model, load = MODEL_9B, WEIGHTS_9B
     cards = (Card("big", 24 * GIB, ASSUMED_OVERHEAD), Card("small", 8 * GIB, ASSUMED_OVERHEAD))
@@ -352,23 +410,33 @@ def test_header_is_read_with_sizes_and_order() -> None:
         }
     )
     assert header_length(len(head).to_bytes(8, "little"), "x") == len(head)
-    assert [(t.name, t.size, t.shape) for t in parse_header(head, 20, "x")] == [("a", 8, (2,)), ("b", 12, (2, 3))]
+    assert [(t.name, t.size, t.shape) for t in parse_header(head, "x").tensors] == [("a", 8, (2,)), ("b", 12, (2, 3))]
+    assert parse_header(head, "x").body == 20
 
 
 @pytest.mark.parametrize(
-    ("head", "body", "words"),
+    ("head", "words"),
     [
-        (b"{", 0, "damaged"),
-        (b"[]", 0, "damaged"),
-        (_header({"a": {"dtype": "F16", "shape": [2]}}), 4, "damaged"),
-        (_header({"a": {"dtype": "F16", "shape": [2], "data_offsets": [4, 0]}}), 4, "offsets"),
-        (_header({"a": {"dtype": "F16", "shape": [3], "data_offsets": [0, 4]}}), 4, "another number"),
-        (_header({"a": {"dtype": "F16", "shape": [2], "data_offsets": [0, 4]}}), 3, "lacks 1 of 4 bytes"),
+        (b"{", "damaged"),
+        (b"[]", "damaged"),
+        (_header({"a": {"dtype": "F16", "shape": [2]}}), "damaged"),
+        (_header({"a": {"dtype": "F16", "shape": [2], "data_offsets": [4, 0]}}), "offsets"),
+        (_header({"a": {"dtype": "F16", "shape": [-2, -1], "data_offsets": [0, 4]}}), "damaged"),
+        (_header({"a": {"dtype": "F16", "shape": [3], "data_offsets": [0, 4]}}), "another number"),
+        (
+            _header(
+                {
+                    "a": {"dtype": "F16", "shape": [2], "data_offsets": [0, 4]},
+                    "b": {"dtype": "F16", "shape": [2], "data_offsets": [2, 6]},
+                }
+            ),
+            "b begins inside a",
+        ),
     ],
 )
-def test_damaged_header_is_one_sentence_with_the_file(head: bytes, body: int, words: str) -> None:
+def test_damaged_header_is_one_sentence_with_the_file(head: bytes, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        parse_header(head, body, "model.safetensors")
+        parse_header(head, "model.safetensors")
     assert str(caught.value).startswith("model.safetensors: ")
 
 
@@ -381,22 +449,10 @@ def test_file_that_is_no_safetensors_is_refused(prefix: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_arbitrary_header_bytes_give_tensors_or_a_config_error(head: bytes) -> None:
     try:
-        found = parse_header(head, 1 << 20, "x")
+        found = parse_header(head, "x").tensors
     except ConfigError:
         return
     assert all(item.size >= 0 and prod(item.shape) >= 0 for item in found)
-
-
-def test_overhead_is_assumed_until_learned_and_then_the_largest_of_late() -> None:
-    learned = Learned()
-    assert (learned.of("RTX").overhead, learned.of("RTX").confirmed) == (ASSUMED_OVERHEAD, 0)
-    learned = learn(learned, {"RTX": 10 * GIB}, {"RTX": 10 * GIB + 700 * MIB})
-    learned = learn(learned, {"RTX": 9 * GIB}, {"RTX": 9 * GIB + 500 * MIB})
-    assert (learned.of("RTX").overhead, learned.of("RTX").confirmed) == (700 * MIB, 2)
-    for _ in range(KEPT):
-        learned = learn(learned, {"RTX": GIB}, {"RTX": GIB + 400 * MIB, "unknown": 5})
-    assert (learned.of("RTX").overhead, learned.of("RTX").confirmed, learned.of("unknown").confirmed) == (400 * MIB, KEPT, 0)
-    assert learn(Learned(), {"RTX": GIB}, {"RTX": 0}).of("RTX").rests == (0,)
 
 
 def test_delta_layer_channels_are_queries_keys_and_values() -> None:

@@ -6,12 +6,14 @@ from dataclasses import replace
 import pytest
 
 from daemon.core.safetensors_header import Tensor
-from daemon.core.vram_check import Finding, Gravity, Surroundings, check
+from daemon.core.vram_check import Surroundings, check
+from daemon.core.vram_findings import Finding, Gravity
 from daemon.core.vram_model import describe
 from tests.core.vram_models import ORNITH_9B, tensor, tensors
 
 WHOLE = Surroundings(has_tokenizer=True, has_template=True, has_preprocessor=False)
 FILES = tensors(ORNITH_9B)
+Q3 = "model.language_model.layers.3.self_attn.q_proj"
 
 
 def found(
@@ -56,6 +58,56 @@ def test_missing_tensors_are_named_as_fatal(files: tuple[Tensor, ...], words: st
     assert any(words in line for line in fatal), fatal
 
 
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (
+            without(lambda name: ".layers.7.self_attn.k_proj" in name),
+            "matrices are missing that the other layers have: self_attn.k_proj in layer 7",
+        ),
+        (without(lambda name: ".layers.5.mlp.up_proj" in name), "mlp.up_proj in layer 5"),
+        (without(lambda name: ".layers.2.input_layernorm" in name), "input_layernorm in layer 2"),
+        (
+            (*without(lambda name: name.endswith("layers.3.self_attn.q_proj.suh")), tensor(Q3 + ".suh", "F32", 4096)),
+            "layers.3.self_attn.q_proj.suh is F32, not F16",
+        ),
+        (
+            (*without(lambda name: name.endswith("layers.3.self_attn.q_proj.suh")), tensor(Q3 + ".suh", "F16", 2048)),
+            "layers.3.self_attn.q_proj.suh has 2048 values for 4096 of its matrix",
+        ),
+        ((*FILES, tensor("model.layers.0.mlp.up_proj.qweight", "F32", 4, 4)), "weights of GPTQ or AWQ"),
+    ],
+)
+def test_single_matrix_that_is_missing_or_of_the_wrong_type_is_named(files: tuple[Tensor, ...], words: str) -> None:
+    fatal = [finding.words for finding in found(files) if finding.gravity is Gravity.FATAL]
+    assert len(fatal) == 1
+    assert words in fatal[0]
+
+
+def test_too_few_experts_are_counted_by_layer() -> None:
+    config = {**ORNITH_9B, "architectures": ["Qwen3_5MoeForCausalLM"], "num_experts": 4, "moe_intermediate_size": 512}
+    some = tuple(tensor(f"model.language_model.layers.6.mlp.experts.{n}.up_proj.weight", "F16", 512, 4096) for n in range(3))
+    lines = [finding.words for finding in found((*FILES, *some), config)]
+    assert "config.json has 4 experts a layer, and there are 3 in layer 6" in lines
+
+
+def test_what_reading_the_files_showed_is_told() -> None:
+    around = replace(
+        WHOLE,
+        damaged=("a.safetensors is cut off: it lacks 3 of 9 bytes; download it again",),
+        twice=("lm_head.trellis is in a.safetensors and in b.safetensors",),
+        strayed=("x is in a.safetensors, not in b.safetensors",),
+        highest_token=248320,
+    )
+    gravities = [(finding.gravity, finding.words.split(":")[0]) for finding in found(around=around)]
+    assert gravities == [
+        (Gravity.FATAL, "a.safetensors is cut off"),
+        (Gravity.FATAL, "tensors are there twice, and which of them is loaded is chance"),
+        (Gravity.WARNING, "tensors lie in other files than model.safetensors.index.json says"),
+        (Gravity.WARNING, "tokenizer.json has ids up to 248320, and config.json has 248320 rows (vocab_size)"),
+    ]
+
+
 def test_tied_model_needs_no_head() -> None:
     config = {**ORNITH_9B, "tie_word_embeddings": True}
     assert found(without(lambda name: name.startswith("lm_head")), config) == ()
@@ -93,6 +145,7 @@ def test_drafter_without_weights_and_layers_beyond_are_warnings() -> None:
         (None, Gravity.WARNING, "no quantization_config"),
         ({"quant_method": "gptq", "bits": 4}, Gravity.FATAL, "the weights are gptq"),
         ({"quant_method": "exl3", "bits": 6.0}, Gravity.WARNING, "says 6 bits, the weights have 4.00"),
+        ({"quant_method": "exl3", "bits": 4.0, "head_bits": 8}, Gravity.WARNING, "says 8 bits for the head, which has 6"),
         ({"quant_method": 7}, Gravity.WARNING, "cannot be read"),
     ],
 )

@@ -9,9 +9,10 @@ import pytest
 import torch
 from exllamav3 import Cache, CacheLayer_fp16, CacheLayer_quant, Config, Model
 
+from daemon.core.vram_directory import read_model
 from daemon.core.vram_model import Precision, checkpoint_bytes, describe, state_bytes, token_bytes
 from daemon.core.vram_weights import weigh
-from ops.commands.plan import read_model
+from ops.model_folder import ModelFolder
 from tests.engine.checkpoints import Architecture
 from tests.engine.conftest import ModelPath
 
@@ -91,7 +92,7 @@ def test_planned_weights_equal_what_the_loaded_modules_hold(directory: Path) -> 
         held = {name: tensor.nbytes for module in modules for name, tensor in module.get_tensors().items()}
     finally:
         model.unload()
-    files = read_model(directory)
+    files = read_model(ModelFolder(directory))
     shape = describe(files.config)
     planned = weigh(files.tensors, len(shape.layers), tied=shape.tied)
     assert planned.loaded == sum(size for name, size in held.items() if "embed_tokens" not in name)
