@@ -156,7 +156,7 @@ def test_crash_loop_ends_at_the_start_limit(machine: Machine) -> None:
     try:
         assert machine.run("systemctl", "start", UNIT, check=False).returncode != 0
         machine.wait_for(UNIT, "ActiveState", "failed", 120)
-        assert machine.show(UNIT, "Result") == "start-limit-hit"
+        assert "Start request repeated too quickly" in machine.journal(UNIT)
         assert machine.journal(UNIT).count(f"port {PORT} on 127.0.0.1 is in use") == 6
     finally:
         machine.run("systemctl", "stop", "holder.socket")
