@@ -390,6 +390,9 @@ class Statistics(_Message, frozen=True):
     checkpoints: int
     checkpoint_bytes: int
     resident_bytes: int
+    accepted: int = 0
+    """Draft tokens that the model accepted (speculation)."""
+    rejected: int = 0
 
 
 Answer: TypeAlias = Quoted | Probed | Statistics

@@ -17,9 +17,11 @@ from daemon.engine.cpu import (
     norms,
     penalties,
     quant_cache,
+    rewind,
     rope,
     sampling,
     staging,
+    suffixes,
 )
 
 NAME = "exllamav3_ext"
@@ -84,6 +86,12 @@ OPERATIONS: Mapping[str, object] = {
     # recurrent layers
     "gated_delta_net_fused_op_2": delta_net.gated_delta_net_fused_op_2,
     "cuda_recurrent_gated_delta_rule": delta_net.cuda_recurrent_gated_delta_rule,
+    "ConvRewindJob": rewind.ConvRewindJob,
+    "ScanReplayJob": rewind.ScanReplayJob,
+    "batched_conv_rewind": rewind.batched_conv_rewind,
+    "batched_scan_replay": rewind.batched_scan_replay,
+    # drafts
+    "BC_SAM": suffixes.SuffixAutomaton,
     # sampling
     "gumbel_noise_f16": sampling.gumbel_noise_f16,
     "gumbel_noise_f32": sampling.gumbel_noise_f32,

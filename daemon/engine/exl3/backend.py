@@ -198,6 +198,8 @@ class Exl3Backend:
             checkpoints=0 if checkpoints is None else len(checkpoints),
             checkpoint_bytes=0 if checkpoints is None else checkpoints.current_size,
             resident_bytes=int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _BYTES_A_PAGE,
+            accepted=counts.accepted,
+            rejected=counts.rejected,
         )
 
     # --- turns -------------------------------------------------------------------------------------------------------

@@ -56,7 +56,8 @@ class GrammarFilter(Filter):
     def __init__(
         self, tokenizer: Tokenizer, words: int, matcher: LLMatcher, begins: Sequence[int], close_ids: Sequence[int]
     ) -> None:
-        super().__init__(tokenizer, None, None, eos_after_completed=True)
+        # The library checks drafts one by one where a filter may wake up among them; our own beginnings may be several ids.
+        super().__init__(tokenizer, begins[-1] if begins else None, None, eos_after_completed=True)
         self._matcher = matcher
         self._begins = tuple(begins)
         self._tail = _after(close_ids, self._begins)

@@ -14,6 +14,7 @@ added here (`ticket`, `desk`, `crew`) is set once after construction and survive
 """
 
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,6 +38,16 @@ class Fault:
 
     kind: FailureClass
     detail: str
+
+
+@dataclass(slots=True)
+class Draw:
+    """A token that was chosen: where its logits stand in the pass, and what goes with it."""
+
+    row: int
+    forced: bool = False
+    fault: Fault | None = None
+    probabilities: Probabilities | None = None
 
 
 class JobFault(Exception):
@@ -68,8 +79,9 @@ class ServedJob(Job):
     crew: Crew
     vocabulary: int
     fault: Fault | None = None
-    row: int = 0
-    probabilities: Probabilities | None = None
+    draws: deque[Draw]
+    """Tokens chosen in this pass and not accepted yet: with drafts several may be chosen before the first is."""
+    drawn_in: int = 0
     past: torch.Tensor | None = None
     rolling: bytes | None = None
     """The page whose checkpoint makes room for that of the next one."""
@@ -82,6 +94,7 @@ class ServedJob(Job):
         self.desk = desk
         self.crew = crew
         self.vocabulary = vocabulary
+        self.draws = deque()
 
     def force(self, ids: list[int]) -> None:
         """Make the next tokens of this job be `ids`."""
@@ -142,6 +155,8 @@ class ServedJob(Job):
         """Give the pages back: at the end, for a suspension, or to be queued again."""
         ticket = self.ticket
         over = ticket.request.fleeting and ticket.ended
+        if self.accepted_draft_tokens or self.rejected_draft_tokens:
+            self.desk.drafted(ticket, self.accepted_draft_tokens, self.rejected_draft_tokens)
         self.crew.keeping.leave(ticket.id, self.trail(), new_from=ticket.cached // PAGE_SIZE if over else None)
         super().deallocate_pages()
 
@@ -310,27 +325,31 @@ class ServedJob(Job):
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
         """Choose a token from logits of shape (1, 1, padded vocabulary)."""
         desk = self.desk
-        self.row = desk.row
-        desk.row += 1
-        if self.fault is None:
+        if self.drawn_in != desk.passes:
+            self.drawn_in = desk.passes
+            self.draws.clear()
+        draw = Draw(desk.row_of(logits), fault=self.fault)
+        self.draws.append(draw)
+        if draw.fault is None:
             try:
-                return self._choose(logits), None, None, None
+                return self._choose(logits, draw), None, None, None
             except Exception as problem:
                 if not contained(problem):
                     raise
-                self.fault = Fault(FailureClass.SAMPLING, describe(problem))
+                draw.fault = Fault(FailureClass.SAMPLING, describe(problem))
         return torch.zeros((1, 1), dtype=torch.long), None, None, None
 
-    def _choose(self, logits: torch.Tensor) -> torch.Tensor:
+    def _choose(self, logits: torch.Tensor, draw: Draw) -> torch.Tensor:
         wanted = self.ticket.request.logprobs
         if wanted is not None:
-            self.probabilities = Probabilities(logits, self.vocabulary, wanted)
-        draw = self.rng.randint(0, DRAW_LIMIT)
+            draw.probabilities = Probabilities(logits, self.vocabulary, wanted)
+        number = self.rng.randint(0, DRAW_LIMIT)
         if self.forced_ids is not None:
             # A draw is spent on it all the same: a token delivered is a draw made, which a resume relies on.
+            draw.forced = True
             return self._pop_forced_token(logits.device)
         return self.sampler.forward(
-            logits, self.current_device_ids, draw, self.generator.tokenizer, logit_mask=self.device_logit_mask
+            logits, self.current_device_ids, number, self.generator.tokenizer, logit_mask=self.device_logit_mask
         )
 
     def receive_sample(
@@ -357,19 +376,24 @@ class ServedJob(Job):
 
     def _accept(self, chosen: torch.Tensor) -> tuple[bool, torch.Tensor, bool]:
         ticket, desk = self.ticket, self.desk
-        if self.fault is None and not desk.is_finite(self.row):
-            self.fault = Fault(FailureClass.NOT_FINITE, "the model gave logits that are not numbers")
+        draw = self.draws.popleft()
+        fault = draw.fault
+        if fault is None and not desk.is_finite(draw.row):
+            fault = Fault(FailureClass.NOT_FINITE, "the model gave logits that are not numbers")
             desk.spoilt.extend(page for page in self.sequences[0].allocated_pages or [] if page.ref_count == 1)
-        if self.fault is not None:
-            desk.fail(ticket, self.fault.kind, self.fault.detail)
+        if fault is not None:
+            desk.fail(ticket, fault.kind, fault.detail)
             return True, chosen, False
-        forced, self.forced_sample = self.forced_sample, False
-        if ticket.thought is not None and not forced:
+        forced = draw.forced
+        if self.forced_ids is not None and not forced:
+            # Chosen together with the token that made the thought be closed, before that was known.
+            chosen, forced = self._pop_forced_token(chosen.device), True
+        elif ticket.thought is not None and not forced:
             chosen, forced = self._think(ticket, chosen)
         chosen = chosen.cpu()
         token = int(chosen.item())
         self._append(chosen)
-        desk.token(ticket, token, None if self.probabilities is None else self.probabilities.of(token))
+        desk.token(ticket, token, None if draw.probabilities is None else draw.probabilities.of(token))
         complete = ticket.grammar is not None and ticket.grammar.advance(token, forced=forced)
         reason = self._ending(token, forced=forced, complete=complete)
         if reason is not None:

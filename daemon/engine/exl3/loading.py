@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from exllamav3 import Cache, CacheLayer_fp16, CacheLayer_quant, Config, Generator, Model, Tokenizer
+from exllamav3 import Cache, Config, Generator, Model, Tokenizer
 from exllamav3.architecture.architectures import get_architectures
 from exllamav3.constants import PAGE_SIZE
 
-from daemon.core.settings import EngineSettings
+from daemon.core.settings import EngineSettings, Speculation
 from daemon.core.wire import Configure, DeviceMemory, FatalClass
 from daemon.engine.backend import EngineFailed, LoadProgress, PrefillWatch
 from daemon.engine.cpu.coverage import require_operations
@@ -28,14 +28,12 @@ from daemon.engine.exl3.json_values import as_list, as_object
 from daemon.engine.exl3.null_parts import NullParts, load_null
 from daemon.engine.exl3.pace import Pace
 from daemon.engine.exl3.runtime import Device, DeviceKind
+from daemon.engine.exl3.speculation import DRAFT_ROWS, Drafting, build_cache, prepare
 from daemon.engine.exl3.ticket import Desk
 from daemon.engine.exl3.watched import ForwardModel, WatchedModel
 
 CPU_CACHE_LIMIT = 32768
 """Tokens of cache a CPU engine takes where the configuration names none."""
-FULL_PRECISION = 16
-QUANTISED = range(2, 9)
-"""Bits a quantised key or value may have."""
 GRACE_TOKENS = 1
 """The library keeps one token of the cache free."""
 
@@ -52,6 +50,7 @@ class Parts:
     vocabulary: int
     eos: list[int]
     memory: list[DeviceMemory] = field(default_factory=list[DeviceMemory])
+    drafting: Drafting = field(default_factory=Drafting)
 
 
 def load(
@@ -61,6 +60,7 @@ def load(
     settings = configure.engine
     tokens = cache_tokens(configure, device)
     _check_tiers(settings, device)
+    _check_drafts(settings, device)
     desk = Desk()
     try:
         if device.kind is DeviceKind.NULL:
@@ -121,8 +121,9 @@ def _load_parts(configure: Configure, device: Device, tokens: int, progress: Loa
     if device.kind is DeviceKind.CPU:
         _require_cpu_operations(model)
     tokenizer = Tokenizer.from_config(config)
-    cache = _build_cache(model, configure.engine, tokens)
     settings = configure.engine
+    drafting = prepare(settings, config, tokens, _read_config, on_cpu=device.kind is DeviceKind.CPU)
+    cache = build_cache(model, settings, tokens, drafting.tokens)
 
     def loading(done: int, total: int) -> None:
         progress("loading", done, total)
@@ -131,6 +132,7 @@ def _load_parts(configure: Configure, device: Device, tokens: int, progress: Loa
         progress("warming up", done, total)
 
     with torch.inference_mode():
+        drafting.load(settings, None if device.kind is DeviceKind.CUDA else device.torch_device, loading)
         if device.kind is DeviceKind.CUDA:
             model.load(
                 max_chunk_size=settings.chunk_tokens,
@@ -139,6 +141,7 @@ def _load_parts(configure: Configure, device: Device, tokens: int, progress: Loa
                 use_per_device=settings.gpu_split,
                 reserve_per_device=None if settings.gpu_split else [settings.reserve_gpu_mib / 1024] * torch.cuda.device_count(),
                 callback=loading,
+                draft_model=drafting.model,
             )
         else:
             _tell_modules(model, loading)
@@ -152,6 +155,7 @@ def _load_parts(configure: Configure, device: Device, tokens: int, progress: Loa
         backend=f"exl3 on {device.kind.value}",
         vocabulary=config.vocab_size,
         eos=list(config.eos_token_id_list),
+        drafting=drafting,
         memory=held_memory(TorchCuda(), device_of_layers(model.modules)) if device.kind is DeviceKind.CUDA else [],
     )
 
@@ -186,18 +190,6 @@ def _warm_up(model: Model, cache: Cache, settings: EngineSettings, device: Devic
         )
 
 
-def _build_cache(model: Model, settings: EngineSettings, tokens: int) -> Cache:
-    k_bits, v_bits = settings.k_bits, settings.v_bits
-    if k_bits == FULL_PRECISION and v_bits == FULL_PRECISION:
-        return Cache(model, tokens, CacheLayer_fp16, settings.max_batch)
-    if k_bits not in QUANTISED or v_bits not in QUANTISED:
-        raise EngineFailed(
-            FatalClass.CONFIG,
-            f"engine.k_bits is {k_bits} and engine.v_bits is {v_bits}: both must be 16, or both between 2 and 8",
-        )
-    return Cache(model, tokens, CacheLayer_quant, settings.max_batch, k_bits=k_bits, v_bits=v_bits)
-
-
 def _check_tiers(settings: EngineSettings, device: Device) -> None:
     """The tiers behind the GPU's cache need one: exllamav3 copies their pages with CUDA (cache/cpu_cache.py)."""
     if device.kind is not DeviceKind.CUDA and (settings.ram_cache_mib or settings.disk_cache_gib):
@@ -208,6 +200,11 @@ def _check_tiers(settings: EngineSettings, device: Device) -> None:
         raise EngineFailed(
             FatalClass.CONFIG, "engine.disk_cache_gib is written through engine.ram_cache_mib, which is 0; set it to 2048 or more"
         )
+
+
+def _check_drafts(settings: EngineSettings, device: Device) -> None:
+    if device.kind is DeviceKind.NULL and settings.speculation is not Speculation.NONE:
+        raise EngineFailed(FatalClass.CONFIG, "the null backend drafts nothing: set engine.speculation to none")
 
 
 def _build_generator(parts: Parts, desk: Desk, configure: Configure) -> Generator:
@@ -229,6 +226,11 @@ def _build_generator(parts: Parts, desk: Desk, configure: Configure) -> Generato
         cpu_cache_size=settings.ram_cache_mib << 20,
         disk_cache_dir=None if disk is None else str(disk),
         disk_cache_size=int(settings.disk_cache_gib * 2**30),
+        draft_model=parts.drafting.model,
+        draft_cache=parts.drafting.cache,
+        num_draft_tokens=parts.drafting.tokens or None,
+        ngram_match_min=parts.drafting.ngram_match,
+        draft_max_rows=DRAFT_ROWS,
     )
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import torch
 from exllamav3.generator.pagetable import CachePage
 
@@ -61,6 +62,9 @@ class Ticket:
     """Pages of KV found that lacked a recurrent checkpoint."""
     cached: int = 0
     """Tokens it found in the prefix cache."""
+    accepted: int = 0
+    """Draft tokens that the model accepted."""
+    rejected: int = 0
 
     @property
     def id(self) -> int:
@@ -109,6 +113,8 @@ class Counts:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    accepted: int = 0
+    rejected: int = 0
 
 
 @dataclass(slots=True)
@@ -123,10 +129,12 @@ class Desk:
     """Pages whose content is not to be trusted once nobody holds them."""
     lost: BaseException | None = None
     """A device error that the library has swallowed."""
-    row: int = 0
-    """Row of the logits the next job gets."""
+    logits: torch.Tensor | None = None
+    """Those of the last forward pass: (rows, tokens, padded vocabulary)."""
+    passes: int = 0
+    """Forward passes so far."""
     peaks: torch.Tensor | None = None
-    """Largest logit of each row of this step."""
+    """The largest of each row and token."""
     finite: list[bool] | None = None
     began: float = 0.0
     """When the step began, by CLOCK_MONOTONIC: requests that enter it get their pages at once."""
@@ -153,11 +161,21 @@ class Desk:
         events, self.events = self.events, []
         return events
 
-    def begin_rows(self, peaks: torch.Tensor) -> None:
-        """A forward pass has given logits; `peaks` is the largest of each row."""
-        self.row = 0
-        self.peaks = peaks
+    def begin_rows(self, logits: torch.Tensor) -> None:
+        """A forward pass has given logits."""
+        self.logits = logits
+        self.passes += 1
+        self.peaks = logits.amax(dim=-1)
         self.finite = None
+
+    def row_of(self, logits: torch.Tensor) -> int:
+        """Which row and token of the pass a job was given the logits of: with drafts it may not look at all it could."""
+        whole = self.logits
+        if whole is None:
+            return 0
+        rows, tokens, _ = whole.stride()
+        row, left = divmod(int(logits.storage_offset()) - int(whole.storage_offset()), rows)
+        return row * whole.shape[1] + left // tokens
 
     def is_finite(self, row: int) -> bool:
         """Whether a row's logits are numbers. Read for all rows at once, after the library's own synchronisation."""
@@ -183,11 +201,27 @@ class Desk:
         start = ticket.position
         ticket.position = start + 1
         self.decoded += 1
+        before = self.events[-1] if self.events else None
+        if type(before) is Tokens and before.id == ticket.request.id and before.start + len(before.ids) == start:
+            # The next one of a draft that was accepted.
+            before.ids.append(token)
+            if logprob is not None:
+                before.logprobs.append(logprob)
+            return
         self.events.append(
             Tokens(ticket.request.id, ticket.request.attempt, start, [token])
             if logprob is None
             else Tokens(ticket.request.id, ticket.request.attempt, start, [token], [logprob])
         )
+
+    def drafted(self, ticket: Ticket, accepted: int, rejected: int) -> None:
+        """So many draft tokens of the ticket were accepted and rejected, counted over all its jobs in this attempt."""
+        self.counts.accepted += accepted - ticket.accepted
+        self.counts.rejected += rejected - ticket.rejected
+        ticket.accepted, ticket.rejected = accepted, rejected
+        for place, event in enumerate(self.events):
+            if isinstance(event, Finished) and event.id == ticket.id:
+                self.events[place] = msgspec.structs.replace(event, accepted=accepted, rejected=rejected)
 
     def wait(self, ticket: Ticket, pages: int) -> None:
         """The ticket waits for pages or a slot; said once a wait."""

@@ -18,7 +18,7 @@ class ForwardModel(Protocol):
 
 
 class WatchedModel:
-    """Passes everything on to `model`, and puts each row's largest logit on the desk: NaN and infinity show there."""
+    """Passes everything on to `model`, and shows each pass's logits to the desk: NaN and infinity are seen there."""
 
     def __init__(self, model: ForwardModel, desk: Desk) -> None:
         self._model = model
@@ -31,5 +31,5 @@ class WatchedModel:
     def forward(self, input_ids: torch.Tensor, params: dict[str, object]) -> torch.Tensor:
         """The model's logits."""
         logits = self._model.forward(input_ids, params)
-        self._desk.begin_rows(logits.amax(dim=-1))
+        self._desk.begin_rows(logits)
         return logits

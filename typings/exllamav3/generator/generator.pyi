@@ -47,6 +47,11 @@ class Generator:
         disk_cache_size: int = ...,
         recurrent_cache_size: int = ...,
         recurrent_checkpoint_interval_pp: int = 32768,
+        draft_model: object | None = None,
+        draft_cache: Cache | None = None,
+        num_draft_tokens: int | None = None,
+        ngram_match_min: int = 0,
+        draft_max_rows: int = 0,
     ) -> None: ...
     def enqueue(self, job: Job) -> int: ...
     def cancel(self, job: Job) -> None: ...

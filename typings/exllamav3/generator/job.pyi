@@ -37,6 +37,8 @@ class Job:
     cached_pages: int
     cached_tokens: int
     total_pages: int
+    accepted_draft_tokens: int
+    rejected_draft_tokens: int
     all_unique_hashes: list[bytes]
     recurrent_state: object | None
     last_recurrent_checkpoint_pos: int | None

@@ -14,6 +14,7 @@ class ConfigLike(Protocol):
 class Config:
     directory: str
     architecture: str
+    model_classes: dict[str, type[Model]]
     vocab_size: int
     bos_token_id: int | None
     eos_token_id: int | None
@@ -46,6 +47,7 @@ class Model:
         max_output_size: int = 32,
         max_batch_size: int = 1,
         callback: Callable[[int, int], None] | None = None,
+        draft_model: Model | None = None,
     ) -> None: ...
     def warmup(
         self,
