@@ -1,13 +1,13 @@
 """Which request may have killed an engine, and which one has: `decide(state, event, policy) -> (state, effects)`. Pure.
 
 1. A death that accuses has one suspect: the request whose prefill was running, else the newest in flight. If that one was
-   acquitted before, it is all those in flight that have proved least, the newest first: so three deaths find whoever it is.
+   acquitted before, everybody in flight is suspected, those first that have proved least: so three deaths find whoever it is.
    A death that accuses nobody (a kill by people or the system, evidence against the whole device) changes nothing.
 2. Suspects run alone, one after the other in the order in which they were suspected, before they are mixed with others again.
 3. Whoever kills an engine while it was a suspect and held nobody else is guilty: it is refused, now and when it comes again.
    A request that merely happened to be alone is suspected first: faults that no request has caused hit lonely ones too.
-4. A suspect that generates enough tokens alone is acquitted: `proof` at first, four times as many each time it is suspected
-   again. One that ends in any other way is forgotten.
+4. A suspect that generates enough tokens alone is acquitted: `proof` at first, four times as many when it is suspected again, up
+   to `most_proof`. One that ends in any other way is forgotten.
 
 What the person said is kept nowhere: a verdict is remembered by a digest of prompt and parameters (`Convictions`).
 """
@@ -29,6 +29,8 @@ class Policy:
 
     proof: int = 64
     """Tokens that a suspect must generate alone the first time."""
+    most_proof: int = 1024
+    """Tokens after which any suspect is believed."""
     memory: float = 24 * 3600.0
     """Seconds for which a guilty request is refused."""
     remembered: int = 1024
@@ -151,12 +153,12 @@ def _suspect(state: Poison, accused: int, held: tuple[InFlight, ...], policy: Po
     needed: dict[int, int] = {}
     for one in held:
         earlier = _find(state.acquitted, one.id)
-        needed[one.id] = policy.proof if earlier is None else 4 * earlier.proof
+        needed[one.id] = policy.proof if earlier is None else min(4 * earlier.proof, policy.most_proof)
     known = {suspect.id for suspect in state.suspects}
-    if needed[accused] == policy.proof:
+    if _find(state.acquitted, accused) is None:
         chosen = [one for one in held if one.id == accused]
     else:
-        chosen = [one for one in reversed(held) if needed[one.id] == min(needed.values()) and one.id not in known]
+        chosen = sorted((one for one in reversed(held) if one.id not in known), key=lambda one: needed[one.id])
     for one in chosen:
         state = _without(state, one.id)
     fresh = tuple(Suspect(one.id, one.generated, needed[one.id]) for one in chosen)

@@ -91,12 +91,18 @@ def test_suspect_that_generates_enough_alone_is_acquitted_and_needs_more_the_nex
     assert decide(state, Generated(2, 346), POLICY)[1] == (Acquit(2),)
 
 
-def test_all_who_have_not_proved_themselves_are_suspected_where_the_accused_has() -> None:
+def test_everybody_in_flight_is_suspected_where_the_accused_was_acquitted() -> None:
     state = Poison(acquitted=(Suspect(3, 0, 64),))
     state, effects = decide(state, fell(*TWO, InFlight(3, 70)), POLICY)
-    assert effects == (SetApart(2), SetApart(1))
-    assert [suspect.id for suspect in state.suspects] == [2, 1]
-    assert [suspect.id for suspect in state.acquitted] == [3]
+    assert effects == (SetApart(2), SetApart(1), SetApart(3))
+    assert [(suspect.id, suspect.proof) for suspect in state.suspects] == [(2, 64), (1, 64), (3, 256)]
+    assert state.acquitted == ()
+
+
+def test_proof_that_is_asked_for_has_an_end() -> None:
+    state = Poison(acquitted=(Suspect(1, 0, 1024),))
+    state, _ = decide(state, fell(InFlight(1, 70)), POLICY)
+    assert state.suspects == (Suspect(1, 70, 1024),)
 
 
 def test_suspect_that_ends_is_forgotten() -> None:

@@ -105,8 +105,14 @@ async def test_suspects_run_one_after_the_other() -> None:
     assert given(desk) == [3]
     desk.step(Suspended(third.id, third.attempt, 5))
     assert given(desk) == [3, 2]
-    desk.say(desk.engine.submits[1], "good")
-    assert given(desk) == [3, 2, 1, 3]
+    second = desk.engine.submits[1]
+    desk.say(second, "good")
+    desk.step(Suspended(second.id, second.attempt, 5))
+    assert given(desk) == [3, 2, 1]
+    desk.say(desk.engine.submits[2], "g" * 15)
+    assert given(desk) == [3, 2, 1]
+    desk.say(desk.engine.submits[2], "g", done=15)
+    assert sorted(given(desk)[3:]) == [2, 3]
 
 
 async def test_request_never_seen_by_the_last_step_is_not_the_suspect() -> None:
