@@ -39,12 +39,12 @@ class Size:
     tokens: int = 81_920
     """Of a conversation at its end: prompt and answer."""
     turns: int = 4
-    answer: int = 1000
+    answer: int = 1500
     big: int = 2
     """People who grow above their guarantee in part 2."""
     share: float = 0.6
     silence: float = 60.0
-    speed: float = 20.0
+    speed: float = 5.0
 
 
 class Second(msgspec.Struct, frozen=True):
