@@ -165,7 +165,9 @@ def _arrive(book: Book, event: Arrived) -> None:
 
 
 def _least(book: Book, *, live: bool) -> float:
-    """Where the account of somebody starts who begins to wait."""
+    """Where the account of somebody starts who begins to wait: beside the least of those who wait; if nobody does, nobody is owed
+    anything, and all begin where accounts stand.
+    """
     inside: dict[str, int] = {}
     for engine in book.engines.values():
         for one in engine.inside:
@@ -176,7 +178,9 @@ def _least(book: Book, *, live: bool) -> float:
         for owner, person in book.people.items()
         if (person.live or (person.background and not live)) and not _at_limit(book, owner, inside.get(owner, 0))
     ]
-    return min(waiting, default=book.virtual)
+    if waiting:
+        return min(waiting)
+    return max(book.virtual, *(book.person(owner).done for owner in inside), 0.0)
 
 
 def _at_limit(book: Book, owner: str, inside: int) -> bool:
@@ -200,6 +204,7 @@ def _leave(book: Book, request: Request) -> None:
         if request.place.started and made:
             pulse = book.pulse
             book.pulse = replace(pulse, answer=pulse.answer + _BLEND * (made - pulse.answer))
+        book.virtual = max(book.virtual, book.person(request.owner).done)
     request = book.take_out(request)
     book.step_out(request)
     book.suspects = tuple(one for one in book.suspects if one != leaving)

@@ -158,14 +158,23 @@ class Book:
         return changed
 
     def take_out(self, request: Request) -> Request:
-        """Take a request out of its engine. Its account is settled: a prompt that never got its pages was no service."""
+        """Take a request out of its engine. Its pages are free before anything else can be given, as commands keep their order and
+        the engine's next report will confirm. Its account is settled: a prompt that never got its pages was no service.
+        """
         place = request.place
         if place is None:
             return request
         engine = self.engines.get(place.engine)
         if engine is not None:
             inside = tuple(one for one in engine.inside if one != request.id)
-            self.engines[place.engine] = replace(engine, inside=inside, version=engine.version + 1)
+            freed = place.need if place.started else 0
+            self.engines[place.engine] = replace(
+                engine,
+                inside=inside,
+                version=engine.version + 1,
+                settled=max(0, engine.settled - freed),
+                referenced=max(0, engine.referenced - (0 if place.waits else freed)),
+            )
         charged = request.charged
         if place.owed and not place.started:
             self.charge(request.owner, -place.owed, -place.owed)

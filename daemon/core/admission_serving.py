@@ -4,7 +4,8 @@
    and none is expected back, the emptiest one is cleared.
 2. Requests that wait inside an engine for pages are let go on (`admission_yielding.py`).
 3. Then, again and again, the first of everybody's next requests that has room is given. First are those for which room was made;
-   then live before background; then whoever has had the least for their weight; then the oldest.
+   then live before background; then whoever has had the least for their weight; then whoever has the fewest waiting; then the
+   oldest.
 4. A live request without room holds up those after it, except: a person within their guarantee; and a few times others that stay
    within their fair part. Room is made for it where the rules of yielding allow. One that waits for its own person's sake (limit,
    prompts still to be computed) holds up nobody else.
@@ -103,9 +104,10 @@ def _arrival(request: Request) -> tuple[bool, int]:
     return request.given == 0, request.order
 
 
-def _fairness(floor: Floor, request: Request) -> tuple[bool, bool, float, int]:
-    book = floor.book
-    return (request.claim is None, not request.live, book.person(request.owner).counter - _bonus(floor, request), request.order)
+def _fairness(floor: Floor, request: Request) -> tuple[bool, bool, float, int, int]:
+    person = floor.book.person(request.owner)
+    account = person.counter - _bonus(floor, request)
+    return (request.claim is None, not request.live, account, person.waiting, request.order)
 
 
 def _bonus(floor: Floor, request: Request) -> float:

@@ -252,7 +252,7 @@ class Admission:
     """Requests that may have killed an engine, in the order in which they run alone. Those that wait stand in no queue."""
     arrivals: int = 0
     virtual: float = 0.0
-    """The counter at which a request was last given: where a person starts who had nothing to do."""
+    """The largest account of anybody whose request was given or ended: where all start when nobody waits."""
     pulse: Pulse = Pulse()
     suspensions: int = 0
     """Requests told to give their place up."""

@@ -309,13 +309,13 @@ class World:
         turn = machine.step()
         self.now += turn.seconds
         self._deliver(turn.tokens)
-        self.feed(Stepped(self.now, number, *turn.pool, tuple(turn.began), tuple(turn.waits)))
         for request in turn.suspended:
             self.feed(Returned(self.now, request))
         for request in turn.finished:
             self.stories[request].end = self.now
             self.open.discard(request)
             self.feed(Left(self.now, request))
+        self.feed(Stepped(self.now, number, *turn.pool, tuple(turn.began), tuple(turn.waits)))
         return turn.seconds
 
     def _answer(self, number: int) -> None:
