@@ -158,8 +158,8 @@ class Book:
         return changed
 
     def take_out(self, request: Request) -> Request:
-        """Take a request out of its engine. Its pages are free before anything else can be given, as commands keep their order and
-        the engine's next report will confirm. Its account is settled: a prompt that never got its pages was no service.
+        """Take a request out of its engine. Its pages are free before anything else can be given, since commands keep their
+        order; the engine's next report will confirm it. Its account is settled: a prompt that never got its pages was no service.
         """
         place = request.place
         if place is None:
