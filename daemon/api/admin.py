@@ -1,7 +1,7 @@
 """The admin application, served on a UNIX socket that only the daemon's own user can open: what `exl3ctl` asks and commands.
 
-`GET /status`, `/health` and `/incidents` tell; `POST /restart`, `/drain`, `/resume` and `/reload` do. Every answer is a value of
-`core` as JSON; a command that could not be carried out is answered with 409, since the question itself was good.
+`GET /status`, `/top`, `/health` and `/incidents` tell; `POST /restart`, `/drain`, `/resume` and `/reload` do. Every answer is a
+value of `core` as JSON; a command that could not be carried out is answered with 409, since the question itself was good.
 """
 
 from http import HTTPStatus
@@ -27,6 +27,7 @@ def build_admin(watching: Watching, operating: Operating, incidents: Incidents) 
     app[OPERATING] = operating
     app[INCIDENTS] = incidents
     app.router.add_get("/status", status)
+    app.router.add_get("/top", top)
     app.router.add_get("/health", health)
     app.router.add_get("/incidents", recent_incidents)
     app.router.add_post("/restart", restart)
@@ -39,6 +40,11 @@ def build_admin(watching: Watching, operating: Operating, incidents: Incidents) 
 async def status(request: web.Request) -> web.Response:
     """`core.ports.Status`."""
     return _json(request.app[WATCHING].status())
+
+
+async def top(request: web.Request) -> web.Response:
+    """`core.ports.Overview`."""
+    return _json(request.app[WATCHING].overview())
 
 
 async def health(request: web.Request) -> web.Response:
@@ -64,8 +70,11 @@ async def recent_incidents(request: web.Request) -> web.Response:
 
 
 async def restart(request: web.Request) -> web.Response:
-    """Replace the engines; `core.operating.Outcome`."""
-    return _outcome(request.app[OPERATING].restart_engines())
+    """Replace the engines, or the one of `?engine=`; `core.operating.Outcome`."""
+    given = request.query.get("engine")
+    if given is not None and not (given.isascii() and given.isdecimal()):
+        return _refused("engine is a number, as status shows it")
+    return _outcome(request.app[OPERATING].restart_engines(None if given is None else int(given)))
 
 
 async def drain(request: web.Request) -> web.Response:

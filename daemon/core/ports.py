@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from daemon.core.admission_views import SharingFigures
 from daemon.core.events import StreamEvent
 from daemon.core.gpu import GpuReading
 from daemon.core.model import GenerationDefaults
@@ -11,6 +12,7 @@ from daemon.core.people import People
 from daemon.core.prefix_watch import PrefixFigures
 from daemon.core.requests import ValidRequest
 from daemon.core.senses import Sense
+from daemon.core.stream_view import StreamView
 from daemon.core.wire import Pool
 
 
@@ -97,6 +99,12 @@ class EngineStatus:
     uptime: float
     loading: float | None = None
     """Share of the load that is done, 0 to 1; None when not loading."""
+    interval: int = 0
+    """Tokens between two recurrent checkpoints; 0 where the model has no recurrent state, or is not loaded."""
+    recovering: int = 0
+    """Requests that lost the last engine in this place and wait for their next token."""
+    recovery_seconds: float = 0.0
+    """Longest wait after that loss, of those that have got it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +140,20 @@ class Status:
     """What the watchdog looks at, and why something is not."""
     gpus: tuple[GpuReading, ...] = ()
     """The last good values of each GPU."""
+    sharing: SharingFigures = field(default_factory=SharingFigures)
+    """Who has what of the engines, and what requests wait for."""
+    accepted_drafts: int = 0
+    """Draft tokens that the model accepted (speculation), of answers whose end an engine told."""
+    rejected_drafts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What `exl3ctl top` shows."""
+
+    status: Status
+    streams: tuple[StreamView, ...]
+    """Every accepted request, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,4 +197,8 @@ class Watching(Protocol):
 
     def status(self) -> Status:
         """Everything `exl3ctl status` shows."""
+        ...
+
+    def overview(self) -> Overview:
+        """The same with every accepted request."""
         ...

@@ -23,6 +23,9 @@ class Totals:
     """Tokens prefilled a second time after either."""
     convictions: int = 0
     """Requests refused for having killed an engine while alone."""
+    accepted_drafts: int = 0
+    """Draft tokens that the model accepted (speculation), of answers whose end an engine told."""
+    rejected_drafts: int = 0
 
 
 def summary(entry: Entry, usage: Usage, outcome: str, now: float) -> RequestSummary:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from daemon.core import supervision
 from daemon.core.gpu import GpuReading
-from daemon.core.ports import EngineStatus, Health, Status
+from daemon.core.ports import EngineStatus, Health, Overview, Status
 from daemon.core.senses import Sense
 from daemon.core.supervision_values import Mode, Ready, Starting
 from daemon.host.questions import NoEngine, Questions
@@ -115,6 +115,11 @@ class Watch:
         ready = [engine for engine, view in enumerate(self._views) if isinstance(view().mode, Ready)]
         return _any(await asyncio.gather(*(self._probed(engine) for engine in ready)))
 
+    async def ask_idle(self) -> None:
+        """Have each engine generate a token that has nothing to do: what the others do says nothing about it."""
+        ready = [engine for engine, view in enumerate(self._views) if isinstance(view().mode, Ready)]
+        await asyncio.gather(*(self._probed(engine) for engine in ready if not self._streams.outstanding(engine)))
+
     async def _probed(self, engine: int) -> Health:
         """Ask an engine for a token, once for all who want to know."""
         probe = self._probes.get(engine)
@@ -166,10 +171,18 @@ class Watch:
             incidents=self._surroundings.incidents(),
             senses=self._surroundings.senses(),
             gpus=self._surroundings.gpus(),
+            sharing=streams.sharing(),
+            accepted_drafts=totals.accepted_drafts,
+            rejected_drafts=totals.rejected_drafts,
         )
+
+    def overview(self) -> Overview:
+        """See ports.Watching."""
+        return Overview(self.status(), self._streams.views())
 
     def _engine(self, engine: int, view: View) -> EngineStatus:
         mode, hello = view.mode, view.hello
+        recovery = self._streams.recovery(engine)
         return EngineStatus(
             state=name_of(mode),
             detail=view.words or supervision.describe(mode),
@@ -180,4 +193,7 @@ class Watch:
             restarts=view.restarts,
             uptime=self._clock() - mode.since if isinstance(mode, Starting | Ready) else 0.0,
             loading=mode.done / mode.total if isinstance(mode, Starting) and mode.total else None,
+            interval=0 if hello is None else hello.limits.interval,
+            recovering=recovery.waiting,
+            recovery_seconds=max(recovery.waited, default=0.0),
         )

@@ -21,6 +21,7 @@ from daemon.core.poison import Policy as PoisonPolicy
 from daemon.core.ports import ModelCard
 from daemon.core.requests import ValidRequest
 from daemon.core.settings import ServerSettings, Settings
+from daemon.core.stream_view import StreamView
 from daemon.core.wire import (
     Failed,
     FailureClass,
@@ -48,6 +49,7 @@ from daemon.host.logs import RequestSummary
 from daemon.host.outbox import Outbox
 from daemon.host.prefixes import Prefixes
 from daemon.host.recovery import Recovery, RecoveryFigures
+from daemon.host.stream_views import view_of
 from daemon.host.suspicion import Sentences, Suspicion
 from daemon.host.transcript import Transcript
 from daemon.host.workforce import Fall
@@ -173,13 +175,22 @@ class StreamRegistry:
         return self._giving.figures()
 
     def guarantee_problem(self, policy: SharingPolicy | None = None) -> str | None:
-        """Why what is promised to people, or would be by another policy, cannot be kept by the engines there are."""
-        return self._giving.guarantee_problem(policy)
+        """Why what is promised to people, or would be by another policy, cannot be kept by the engines there are or will be: one
+        that never said what it holds is taken for as large as the first that did.
+        """
+        known = list(self._limits.values())
+        known += known[:1] * (self._door.expected - len(known))
+        return self._giving.guarantee_problem(policy, known)
 
     def recovery(self, engine: int) -> RecoveryFigures:
         """What the last death in this engine's place cost so far; zeros where there was none."""
         recovery = self._recoveries.get(engine)
         return RecoveryFigures() if recovery is None else recovery.figures()
+
+    def views(self) -> tuple[StreamView, ...]:
+        """Every accepted request, the oldest first."""
+        now = self._clock()
+        return tuple(view_of(entry, now) for entry in self._entries.values())
 
     @property
     def suspects(self) -> tuple[int, ...]:
@@ -286,6 +297,7 @@ class StreamRegistry:
         if self._door.hopeless:
             self.end_all(lambda: NotReady(why, FAILED_RETRY))
         self._lost.pop(engine, None)
+        self._limits.pop(engine, None)
         self._giving.gave_up(engine)
 
     # --- reports ---
@@ -303,6 +315,7 @@ class StreamRegistry:
                 case Started():
                     self._started(entry, event, now)
                 case Finished():
+                    self._count_drafts(event)
                     self._end(entry, finished(entry, event), told=True)
                 case Failed():
                     self._break(entry, GenerationFailed(event.kind, event.detail), told=True)
@@ -427,6 +440,14 @@ class StreamRegistry:
             generated_tokens=self.totals.generated_tokens + usage.completion,
         )
         self._on_end(summary(entry, usage, outcome, self._clock()))
+
+    def _count_drafts(self, event: Finished) -> None:
+        if event.accepted or event.rejected:
+            self.totals = replace(
+                self.totals,
+                accepted_drafts=self.totals.accepted_drafts + event.accepted,
+                rejected_drafts=self.totals.rejected_drafts + event.rejected,
+            )
 
     def _pass_deadline(self, entry: Entry) -> None:
         self._break(entry, RequestTimeout("The deadline of this request passed before the answer was complete."))

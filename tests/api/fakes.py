@@ -12,7 +12,7 @@ from daemon.chat.prompt import RenderedPrompt
 from daemon.core.errors import RequestError
 from daemon.core.events import Broken, Ended, Ending, Opened, Piece, StreamEvent, Usage
 from daemon.core.model import AddedToken, GenerationDefaults
-from daemon.core.ports import EngineStatus, Health, ModelCard, Status
+from daemon.core.ports import EngineStatus, Health, ModelCard, Overview, Status
 from daemon.core.requests import ValidRequest
 from daemon.core.settings import ServerSettings, Settings
 from daemon.core.wire import Pool, Sampler, TokenLogprob
@@ -206,6 +206,10 @@ class FakeWatching:
     def status(self) -> Status:
         """A fixed one."""
         return STATUS
+
+    def overview(self) -> Overview:
+        """The fixed one without streams."""
+        return Overview(self.status(), ())
 
 
 def settings(**server: object) -> Settings:
