@@ -128,7 +128,7 @@ def _highest(tokenizer: _Tokenizer) -> int | None:
         case dict() as known:
             ids = list(known.values())
         case list() as known:
-            ids = [len(known) - 1]
+            ids = list(range(len(known))[-1:])
     ids.extend(token.id for token in tokenizer.added_tokens)
     return max(ids, default=None)
 

@@ -3,6 +3,7 @@
 No library of the driver is loaded here, so that a broken driver cannot take the daemon along.
 """
 
+import contextlib
 import csv
 import logging
 import shutil
@@ -17,6 +18,8 @@ _QUERY = ("--query-gpu=uuid,name,memory.total,memory.used,driver_version", "--fo
 _FIELDS = 5
 _PATIENCE = 20.0
 """Seconds. A driver that nobody uses wakes its cards first."""
+_LAST_PATIENCE = 2.0
+"""Seconds for a killed process to go."""
 _ELSEWHERE = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/bin/nvidia-smi")
 """WSL keeps its own off the PATH of services."""
 
@@ -98,7 +101,16 @@ def _ask(tool: str) -> str | None:
     try:
         text, _ = process.communicate(timeout=_PATIENCE)
     except subprocess.TimeoutExpired:
-        process.kill()  # and not waited for: it may hang inside the driver
+        process.kill()
+        _leave(process)
         _log.warning("%s did not answer within %.0f s: whether the model fits is not known", tool, _PATIENCE)
         return None
     return text if process.returncode == 0 else None
+
+
+def _leave(process: "subprocess.Popen[str]") -> None:
+    """Wait a moment for a killed process. One that hangs inside the driver dies only with it: it is left alone."""
+    if process.stdout is not None:
+        process.stdout.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_LAST_PATIENCE)
