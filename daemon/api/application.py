@@ -11,8 +11,9 @@ from daemon.api.auth import Authenticator
 from daemon.api.context import API, Api
 from daemon.api.door import Door
 from daemon.api.doorman import Doorman
+from daemon.api.exposition import Exposition
 from daemon.api.in_force import InForce
-from daemon.api.meters import Meters, registry
+from daemon.api.meters import Meters
 from daemon.api.preparing import Preparing, PromptBuilding
 from daemon.api.rate_limits import Accounts, MemoryLedger
 from daemon.api.speech import Speech
@@ -86,7 +87,7 @@ def build(
         threads=threads,
         version=version,
     )
-    app[observing.REGISTRY] = registry(meters, watching)
+    app[observing.EXPOSITION] = Exposition(meters, watching)
     app[openapi.DOCUMENT] = openapi.document(version, keys=not acquaintance.current().open)
     for family in (chat_completions, completions, responses, messages, tokens, models, observing, openapi):
         family.add_routes(app.router)

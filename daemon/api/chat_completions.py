@@ -33,7 +33,8 @@ async def answer(request: web.Request) -> web.StreamResponse:
     origin = origin_of(request, "chatcmpl")
     prepared = await api.preparing.chat(body, card, origin)
     facts = ReplyFacts(origin.name, model, card.eos, api.tokenizing)
-    watches = [Watch(api.meters, one.prompt_tokens, origin.arrived) for one in prepared.groups[0].requests]
+    person = api.meters.person(origin.owner)
+    watches = [Watch(api.meters, person, one.prompt_tokens, origin.arrived) for one in prepared.groups[0].requests]
     if body.stream:
         return await _streamed(request, prepared, facts, watches, style)
     return await _whole(request, prepared, facts, watches)

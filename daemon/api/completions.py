@@ -32,7 +32,10 @@ async def answer(request: web.Request) -> web.StreamResponse:
     origin = origin_of(request, "cmpl")
     prepared = await api.preparing.completion(body, card, origin)
     facts = ReplyFacts(origin.name, model, card.eos, api.tokenizing)
-    watches = [[Watch(api.meters, one.prompt_tokens, origin.arrived) for one in group.requests] for group in prepared.groups]
+    person = api.meters.person(origin.owner)
+    watches = [
+        [Watch(api.meters, person, one.prompt_tokens, origin.arrived) for one in group.requests] for group in prepared.groups
+    ]
     if not body.stream:
         return await _whole(request, prepared, facts, watches)
     index = iter(range(sum(map(len, watches))))

@@ -108,6 +108,7 @@ class Doorman:
     def _answer(self, request: web.Request, error: Exception) -> web.Response:
         answer = _worded(request, error)
         self._count(request, answer.code or answer.type)
+        self._meters.refused(error, request.get(OWNER, ""))
         if answer.code == "internal_error":
             _log.error("request %s: %s %s failed", request[REQUEST_ID], request.method, request.path, exc_info=error)
         elif request.method == "POST" and (RUNNING not in request or isinstance(error, Overloaded | NotReady)):
@@ -131,7 +132,7 @@ class Doorman:
         resource = request.match_info.route.resource
         if outcome == _UNCOUNTED or resource is None or request.method != "POST":
             return
-        self._meters.requests[resource.canonical, request.get(OWNER, ""), outcome] += 1
+        self._meters.answered(resource.canonical, request.get(OWNER, ""), outcome)
 
 
 def dialect_of(path: str) -> Dialect:

@@ -54,7 +54,7 @@ async def answer(request: web.Request) -> web.StreamResponse:
         raise InvariantBroken("a chat was prepared without a parser")
     group = prepared.groups[0]
     facts = MessageFacts(origin.name, model, asked.shows_thoughts, clamped=prepared.clamped is not None)
-    watch = Watch(api.meters, group.requests[0].prompt_tokens, origin.arrived)
+    watch = Watch(api.meters, api.meters.person(origin.owner), group.requests[0].prompt_tokens, origin.arrived)
     parser = prepared.parsing.parser()
     if body.stream:
         voice = MessageVoice(facts, watch, parser)

@@ -4,13 +4,13 @@ from http import HTTPStatus
 
 import msgspec
 from aiohttp import web
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from daemon.api.context import API
+from daemon.api.exposition import Exposition
 from daemon.core.ports import Health
 
-REGISTRY = web.AppKey("registry", CollectorRegistry)
+EXPOSITION = web.AppKey("exposition", Exposition)
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/health/deep", "/version"})
 """Paths that need no key."""
 _RETRY = "1"
@@ -44,7 +44,7 @@ async def deep(request: web.Request) -> web.Response:
 
 async def metrics(request: web.Request) -> web.Response:
     """Prometheus text."""
-    body = generate_latest(request.app[REGISTRY])
+    body = await request.app[EXPOSITION].text()
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

@@ -36,7 +36,7 @@ async def answer(request: web.Request) -> web.StreamResponse:
         raise InvariantBroken("a chat was prepared without a parser")
     first = prepared.groups[0].requests[0]
     facts = ResponseFacts(origin.name, model, body, first.sampler)
-    watch = Watch(api.meters, first.prompt_tokens, origin.arrived)
+    watch = Watch(api.meters, api.meters.person(origin.owner), first.prompt_tokens, origin.arrived)
     parser = prepared.parsing.parser()
     if body.stream:
         voice = ResponseVoice(facts, watch, parser)

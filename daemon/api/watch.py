@@ -4,16 +4,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from daemon.api.meters import Meters
+from daemon.api.meters import Meters, PersonMeters
 from daemon.chat.parsing import Delta, ReasoningDelta
 from daemon.core.events import REPETITION, Broken, Ended, Opened, Paused, Piece, StreamEvent, Usage
 
 
 @dataclass(slots=True)
 class Watch:
-    """One stream, watched. `prompt` is its prompt in tokens, `arrived` when its request came (CLOCK_MONOTONIC)."""
+    """One stream of a person, watched. `prompt` is its prompt in tokens, `arrived` when its request came (CLOCK_MONOTONIC)."""
 
     meters: Meters
+    person: PersonMeters
     prompt: int
     arrived: float
     cached: int = 0
@@ -37,8 +38,8 @@ class Watch:
                 self.cached = event.cached
                 self.began = self.arrived if event.at is None else event.at
                 self.meters.queue.observe(event.queued)
-                self.meters.prompt_tokens += self.prompt
-                self.meters.cached_tokens += event.cached
+                self.person.prompt += self.prompt
+                self.person.cached += event.cached
                 self.meters.prompt_lengths.observe(self.prompt)
             case Paused():
                 self.meters.paused += 1
@@ -53,6 +54,9 @@ class Watch:
         self.usage = usage
         self.meters.answer_lengths.observe(usage.completion)
         self.meters.whole.observe(time.monotonic() - self.arrived)
+        if self.received:
+            self.meters.prefill.observe(self.first - self.began)
+            self.meters.decode.observe(self.last - self.first)
 
     def count_reasoning(self, deltas: Sequence[Delta], tokens: int) -> None:
         """Count the tokens of a piece as thinking where the piece was. A host that knows counts better; see `so_far`."""
@@ -76,4 +80,4 @@ class Watch:
             meters.first_token.observe(now - self.arrived)
         self.last = now
         self.received += count
-        meters.generated_tokens += count
+        self.person.generated += count

@@ -45,10 +45,10 @@ _ALLOWED_SHARE = 0.04
 _ALLOWED_COUNTS = {"threads": 1.0, "descriptors": 2.0, "tasks": 1.0}
 _EMPTY = (
     "exl3d_open_streams",
-    "exl3d_requests_running",
-    "exl3d_requests_waiting",
-    "exl3d_pool_pages_referenced",
-    "exl3d_pool_pending",
+    "exl3d_num_requests_running",
+    "exl3d_num_requests_waiting",
+    "exl3d_kv_cache_pages_used",
+    "exl3d_engine_requests_pending",
 )
 """What must be nothing when nobody asks: streams, requests in slots, requests that wait, pages that are held."""
 _TASKS = "exl3d_asyncio_tasks"

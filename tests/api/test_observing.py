@@ -79,16 +79,21 @@ async def test_metrics_count_requests_tokens_and_times(connect: Connect) -> None
     await client.post(PATH, json={**CHAT, "temperature": 9})
     found = await samples(client)
     base = "exl3d_requests_total{endpoint=/v1/chat/completions,"
-    assert found[base + "outcome=stop,owner=local}"] == 2
-    assert found[base + "outcome=invalid_value,owner=local}"] == 1
+    assert found[base + "outcome=stop,person=local}"] == 2
+    assert found[base + "outcome=invalid_value,person=local}"] == 1
     prompt = len("UserMessage: Hi\n")
     assert found["exl3d_prompt_tokens_total"] == 2 * prompt
-    assert found["exl3d_cached_prompt_tokens_total"] == 10
+    assert found["exl3d_prompt_tokens_cached_total"] == 10
     assert found["exl3d_generation_tokens_total"] == 6
+    assert found["exl3d_person_prompt_tokens_total{person=local}"] == 2 * prompt
+    assert found["exl3d_person_prompt_tokens_cached_total{person=local}"] == 10
+    assert found["exl3d_person_generation_tokens_total{person=local}"] == 6
+    assert found["exl3d_request_prefill_time_seconds_count"] == 2
+    assert found["exl3d_request_decode_time_seconds_count"] == 2
     assert found["exl3d_time_to_first_token_seconds_count"] == 2
     assert found["exl3d_inter_token_latency_seconds_count"] == 4
     assert found["exl3d_e2e_request_latency_seconds_count"] == 2
-    assert found["exl3d_request_queue_seconds_sum"] == 0.5
+    assert found["exl3d_request_queue_time_seconds_sum"] == 0.5
     assert found["exl3d_request_generation_tokens_bucket{le=16.0}"] == 2
     assert found["exl3d_open_streams"] == 0
 
@@ -97,11 +102,15 @@ async def test_metrics_show_the_state_of_pool_and_engine(connect: Connect) -> No
     client = await connect(application())
     found = await samples(client)
     assert found["exl3d_ready"] == 1
-    assert found["exl3d_requests_running"] == 1
-    assert found["exl3d_requests_waiting"] == 2
-    assert found["exl3d_pool_pages{engine=0}"] == 320
-    assert found["exl3d_pool_pages_referenced{engine=0}"] == 12
-    assert found["exl3d_engine_state{engine=0,state=ready}"] == 1
+    assert found["exl3d_num_requests_running"] == 1
+    assert found["exl3d_num_requests_waiting"] == 2
+    assert found["exl3d_kv_cache_pages{engine=0}"] == 320
+    assert found["exl3d_kv_cache_pages_used{engine=0}"] == 12
+    assert found["exl3d_kv_cache_usage_perc{engine=0}"] == 12 / 320
+    assert found["exl3d_batch_slots{engine=0}"] == 16
+    states = {name: value for name, value in found.items() if name.startswith("exl3d_engine_state{")}
+    assert [name for name, value in states.items() if value] == ["exl3d_engine_state{engine=0,state=ready}"]
+    assert len(states) == 7
     assert found["exl3d_engine_restarts_total{engine=0}"] == 3
     assert found["exl3d_info{model=fake-model,version=9.9.9}"] == 1
 
@@ -115,7 +124,7 @@ async def test_metrics_count_a_client_that_hung_up(connect: Connect) -> None:
     asked.cancel()
     await asyncio.wait_for(serving.streams[0].cancelled.wait(), 5)
     found = await samples(client)
-    assert found["exl3d_requests_total{endpoint=/v1/chat/completions,outcome=cancelled,owner=local}"] == 1
+    assert found["exl3d_requests_total{endpoint=/v1/chat/completions,outcome=cancelled,person=local}"] == 1
     assert found["exl3d_open_streams"] == 0
 
 
@@ -124,4 +133,4 @@ async def test_metrics_count_an_answer_that_broke_by_its_code(connect: Connect, 
     client = await connect(application(FakeServing(breaks(GenerationFailed(FailureClass.SAMPLING, "NaN"), "a"))))
     await (await client.post(PATH, json={**CHAT, "stream": stream})).read()
     found = await samples(client)
-    assert found["exl3d_requests_total{endpoint=/v1/chat/completions,outcome=generation_failed,owner=local}"] == 1
+    assert found["exl3d_requests_total{endpoint=/v1/chat/completions,outcome=generation_failed,person=local}"] == 1

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from prometheus_client.exposition import generate_latest
-
-from daemon.api.meters import Meters, registry
+from daemon.api.exposition import Exposition
+from daemon.api.meters import Meters
 from daemon.core.ports import Status
 from daemon.core.prefix_watch import PrefixFigures
 from tests.api.fakes import STATUS, FakeWatching
@@ -17,8 +16,8 @@ class Watching(FakeWatching):
         return replace(STATUS, prefix=PrefixFigures(1000, 600, evicted=3, template_changed=1))
 
 
-def test_lookups_hits_and_misses_by_cause_are_told() -> None:
-    lines = generate_latest(registry(Meters(), Watching())).decode().splitlines()
+async def test_lookups_hits_and_misses_by_cause_are_told() -> None:
+    lines = (await Exposition(Meters(), Watching()).text()).decode().splitlines()
     assert "exl3d_prefix_cache_queries_total 1000.0" in lines
     assert "exl3d_prefix_cache_hits_total 600.0" in lines
     assert [line for line in lines if line.startswith("exl3d_prefix_silent_misses_total{")] == [
