@@ -109,7 +109,7 @@ def test_failures_of_the_library_are_translated(
     def fail(*_arguments: object, **_options: object) -> object:
         raise problem
 
-    monkeypatch.setattr(loading, "Cache", fail)
+    monkeypatch.setattr(loading, "build_cache", fail)
     with pytest.raises(EngineFailed) as raised:
         Workbench(model_path(Architecture.QWEN3), _cpu())
     assert raised.value.kind is kind

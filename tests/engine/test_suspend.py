@@ -3,7 +3,9 @@
 import msgspec
 import pytest
 
-from daemon.core.wire import Finished, Prefilling, Started, Submit, Suspended, Tokens, TokenSpan
+from daemon.core.wire import Finished, Prefilling, Quote, Started, Submit, Suspended, Tokens, TokenSpan
+from daemon.engine.null.profile import NullProfile, Recurrent
+from tests.engine.conftest import NullBench
 from tests.engine.workbench import Workbench, ask, text
 
 PROMPT = text(730, seed=4)
@@ -73,15 +75,21 @@ def test_a_cancelled_stream_of_a_hybrid_is_found_up_to_its_last_page(hybrid: Wor
     assert _cached(hybrid, 2) == 768
 
 
-def test_a_generating_hybrid_holds_one_checkpoint_an_interval_and_that_of_its_last_page(hybrid: Workbench) -> None:
+def test_a_generating_hybrid_holds_one_checkpoint_an_interval_and_that_of_its_last_page(null_bench: NullBench) -> None:
     """Those of the pages between make room: memory for one more a stream is what being set aside at once costs."""
-    checkpoints, interval = hybrid.generator.recurrent_cache, hybrid.generator.recurrent_checkpoint_interval
+    bench = null_bench(NullProfile(recurrent=Recurrent(interval=512, checkpoint_mib=1)))
+    checkpoints = bench.generator.recurrent_cache
     assert checkpoints is not None
-    hybrid.run(ask(1, text(300), interval + 1000))
-    prompt, lasting, last = 1, 1, 1
-    assert len(checkpoints) == prompt + lasting + last
-    size = checkpoints.current_size // len(checkpoints)
-    assert checkpoints.update_total_size() == 3 * size
+    said = bench.run(ask(1, text(300), 1300))[1]
+    sequence = text(300) + said
+    positions = [at for at in range(256, 1600, 256) if _has_checkpoint(bench, sequence, at)]
+    assert positions == [256, 768, 1280, 1536]
+    assert checkpoints.update_total_size() == len(positions) << 20
+
+
+def _has_checkpoint(bench: Workbench, sequence: list[int], position: int) -> bool:
+    """Whether a request for exactly so much, and a token, would begin there."""
+    return bench.backend.quote(Quote(1, [TokenSpan(sequence[: position + 1])], 1)).cached == position
 
 
 def test_a_prompt_suspended_in_the_middle_of_its_prefill_keeps_what_is_done(bench: Workbench) -> None:
