@@ -9,7 +9,7 @@ from daemon.api.context import API, OUTCOME, OWNER, REQUEST_ID, RUNNING
 from daemon.api.errors import Answer, Dialect, answer_to, error_json
 from daemon.api.limits import CLAMPED_HEADER
 from daemon.api.preparing import Prepared
-from daemon.api.running import Send, Voice, discard, run
+from daemon.api.running import Nowhere, Outlet, Voice, run
 from daemon.api.sse import DONE, EventStream, event
 
 _log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ async def stream_reply(
     request[RUNNING] = True
     async with EventStream(request, headers_of(request, prepared), api.in_force.settings.server.keepalive_seconds) as out:
         try:
-            await _run(request, prepared, voices, out.send)
+            await _run(request, prepared, voices, out)
             await out.send(last())
         except ConnectionResetError:
             raise
@@ -56,18 +56,18 @@ async def whole_reply(
 ) -> web.Response:
     """Run the voices to their end, then send `body()`."""
     request[RUNNING] = True
-    await _run(request, prepared, voices, discard)
+    await _run(request, prepared, voices, Nowhere())
     return web.Response(body=body(), content_type="application/json", headers=headers_of(request, prepared))
 
 
-async def _run(request: web.Request, prepared: Prepared, voices: Sequence[Sequence[Voice]], send: Send) -> None:
+async def _run(request: web.Request, prepared: Prepared, voices: Sequence[Sequence[Voice]], outlet: Outlet) -> None:
     """Run the voices to their end, and put what they used on the person's account, however it ends."""
     api = request.app[API]
     prompts = sum(group.requests[0].prompt_tokens for group in prepared.groups)
     streams = sum(len(group.requests) for group in prepared.groups)
     with api.accounts.underway(request[OWNER], streams, prompts) as bill:
         try:
-            await run(api.serving, prepared.groups, voices, send)
+            await run(api.serving, prepared.groups, voices, outlet)
         finally:
             bill.tokens = sum(_used(speakers) for speakers in voices)
 

@@ -2,10 +2,13 @@
 
 A voice turns events of one choice into bytes for a stream, or keeps them for one body and gives none. The first choice of
 each prompt starts at once; the others start when it has its first token, so that they find the whole prompt in the cache.
+
+While the client reads as fast as tokens come, nothing wakes: the host hands each event to the voice, whose bytes are pushed into
+the connection there and then. Only what cannot be pushed is left to the task.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, cast
 
 from daemon.api.preparing import Group
@@ -15,7 +18,30 @@ from daemon.core.events import Broken, Ended, StreamEvent
 from daemon.core.ports import Serving, Stream
 from daemon.core.requests import ValidRequest
 
-Send = Callable[[bytes], Awaitable[None]]
+
+class Outlet(Protocol):
+    """Where the bytes of an answer go."""
+
+    def push(self, data: bytes) -> bool:
+        """Write them now. False: nothing was written and `send` must be used: the answer has not begun, or its reader lags."""
+        ...
+
+    async def send(self, data: bytes) -> None:
+        """Write them as soon as the reader lets us. Raises ConnectionResetError when it is gone."""
+        ...
+
+
+class Nowhere:
+    """The outlet of a reply that is one body: its voices give no bytes."""
+
+    def push(self, data: bytes) -> bool:
+        """See Outlet."""
+        del data
+        return True
+
+    async def send(self, data: bytes) -> None:
+        """See Outlet."""
+        del data
 
 
 class Voice(Protocol):
@@ -31,7 +57,7 @@ class Voice(Protocol):
         ...
 
 
-async def run(serving: Serving, groups: Sequence[Group], voices: Sequence[Sequence[Voice]], send: Send) -> None:
+async def run(serving: Serving, groups: Sequence[Group], voices: Sequence[Sequence[Voice]], outlet: Outlet) -> None:
     """Run every choice of every prompt to its end; `voices` has one for each, in the same order.
 
     Raises what broke a stream, a RequestError, and what `serving.open` raises. However it ends, no stream is left running.
@@ -42,18 +68,13 @@ async def run(serving: Serving, groups: Sequence[Group], voices: Sequence[Sequen
     meters.open_streams += count
     try:
         if count == 1:
-            await _follow(streams[0], voices[0][0], send)
+            await _follow(streams[0], voices[0][0], outlet)
         else:
-            await _run_many(serving, groups, voices, streams, send)
+            await _run_many(serving, groups, voices, streams, outlet)
     finally:
         meters.open_streams -= count
         for stream in streams:
             stream.cancel()
-
-
-async def discard(data: bytes) -> None:
-    """The `send` of a reply that is one body."""
-    del data
 
 
 def _open_firsts(serving: Serving, groups: Sequence[Group]) -> list[Stream]:
@@ -69,44 +90,65 @@ def _open_firsts(serving: Serving, groups: Sequence[Group]) -> list[Stream]:
 
 
 async def _run_many(
-    serving: Serving, groups: Sequence[Group], voices: Sequence[Sequence[Voice]], streams: Sequence[Stream], send: Send
+    serving: Serving, groups: Sequence[Group], voices: Sequence[Sequence[Voice]], streams: Sequence[Stream], outlet: Outlet
 ) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             for group, speakers, stream in zip(groups, voices, streams, strict=True):
                 gate = asyncio.Event()
-                tasks.create_task(_follow(stream, speakers[0], send, gate))
+                tasks.create_task(_follow(stream, speakers[0], outlet, gate))
                 for request, voice in zip(group.requests[1:], speakers[1:], strict=True):
-                    tasks.create_task(_start_later(serving, request, voice, send, gate))
+                    tasks.create_task(_start_later(serving, request, voice, outlet, gate))
     except BaseExceptionGroup as group:
         raise _first(group) from group
 
 
-async def _start_later(serving: Serving, request: ValidRequest, voice: Voice, send: Send, gate: asyncio.Event) -> None:
+async def _start_later(serving: Serving, request: ValidRequest, voice: Voice, outlet: Outlet, gate: asyncio.Event) -> None:
     await gate.wait()
     stream = serving.open(request)
     try:
-        await _follow(stream, voice, send)
+        await _follow(stream, voice, outlet)
     finally:
         stream.cancel()
 
 
-async def _follow(stream: Stream, voice: Voice, send: Send, gate: asyncio.Event | None = None) -> None:
-    watch = voice.watch
-    async for event in stream.events():
-        watch.see(event)
+class _Listener:
+    """Takes the events of one choice; `rest` is what it could not push."""
+
+    __slots__ = ("_gate", "_outlet", "_push", "_speak", "_watch", "ended", "rest")
+
+    def __init__(self, voice: Voice, outlet: Outlet, gate: asyncio.Event | None) -> None:
+        self._watch = voice.watch
+        self._speak = voice.take
+        self._push = outlet.push
+        self._gate = gate
+        self.rest = b""
+        self.ended = False
+
+    def take(self, event: StreamEvent) -> bool:
+        """See ports.Stream. Raises what broke the stream."""
+        self._watch.see(event)
         if isinstance(event, Broken):
             raise event.error
-        data = voice.take(event)
-        if gate is not None and watch.received:
-            gate.set()
-        if data:
-            await send(data)
-        if isinstance(event, Ended):
-            if gate is not None:
-                gate.set()
-            return
-    raise InvariantBroken("a stream ended without saying how")
+        data = self._speak(event)
+        self.ended = isinstance(event, Ended)
+        if self._gate is not None and (self.ended or self._watch.received):
+            self._gate.set()
+        if data and not self._push(data):
+            self.rest = data
+            return False
+        return not self.ended
+
+
+async def _follow(stream: Stream, voice: Voice, outlet: Outlet, gate: asyncio.Event | None = None) -> None:
+    listener = _Listener(voice, outlet, gate)
+    while not listener.ended:
+        await stream.deliver(listener.take)
+        if listener.rest:
+            rest, listener.rest = listener.rest, b""
+            await outlet.send(rest)
+        elif not listener.ended:
+            raise InvariantBroken("a stream ended without saying how")
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -1,8 +1,9 @@
 """Server-sent events: one `EventStream` a response. Families hand it finished bytes; it knows headers, silence, stalled readers.
 
 The response begins with the first bytes, or with a comment after the first silence: until then an error can still be answered
-with its own status. Writing is one call into the transport for each batch of pieces; nothing is allocated per chunk but the
-chunk, and no timer is touched. One sleeping task a stream watches the clock.
+with its own status. From then on bytes may be pushed: framed as a chunk and handed to the transport in one call, past aiohttp's
+writer, without waiting. What that writer does besides is not needed here: nothing is compressed, and no length is promised. No
+timer is touched for a chunk. One sleeping task a stream watches the clock.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 DONE = b"data: [DONE]\n\n"
 STALL_SECONDS = 60.0
@@ -35,6 +36,8 @@ class EventStream:
         self._last = 0.0
         self._hanging_since: float | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._chunks = False
+        """Whether the response goes out in chunks: it has begun, and the client speaks HTTP/1.1."""
 
     @property
     def begun(self) -> bool:
@@ -47,6 +50,7 @@ class EventStream:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._chunks = False
         try:
             if kind is None and self.begun:
                 self._hanging_since = time.monotonic()
@@ -55,13 +59,28 @@ class EventStream:
             if self._watch is not None:
                 self._watch.cancel()
 
+    def push(self, data: bytes) -> bool:
+        """Write finished events at once. False: nothing was written; the response has not begun, the reader lags or is gone, and
+        `send` knows what to do.
+        """
+        protocol = self._request.protocol
+        transport = protocol.transport
+        if not self._chunks or transport is None or protocol.writing_paused or transport.is_closing():
+            return False
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self._last = time.monotonic()
+        return True
+
     async def send(self, data: bytes) -> None:
         """Write finished events. Waits where the reader is slow. Raises ConnectionResetError when it is gone."""
         if not self.response.prepared:
             await self.response.prepare(self._request)
         self._hanging_since = self._last = time.monotonic()
         await self.response.write(data)
+        if self._request.protocol.writing_paused:
+            await self._request.writer.drain()
         self._hanging_since = None
+        self._chunks = self.response.headers.get(hdrs.TRANSFER_ENCODING) == "chunked"
 
     async def _keep(self) -> None:
         """Fill silence with comments; cut off a reader that takes nothing any more."""

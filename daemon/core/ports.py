@@ -1,6 +1,6 @@
 """What `api` asks of `host`, as protocols. Both rooms import this file and never each other; `daemon/__main__.py` joins them."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -59,10 +59,16 @@ class Tokenizing(Protocol):
 
 
 class Stream(Protocol):
-    """One accepted request. Iterate to the end, or call `cancel`; leaving the iteration early without it is a leak."""
+    """One accepted request. Read it to its end, in one of the two ways, or call `cancel`; leaving early without it is a leak."""
 
     def events(self) -> AsyncIterator[StreamEvent]:
         """The events in order; the last is Ended or Broken."""
+        ...
+
+    async def deliver(self, take: Callable[[StreamEvent], bool]) -> None:
+        """The same for readers in a hurry: `take` is called with each event, as soon as it comes and without waking this task,
+        until it gives False or the stream is over. Call again for the rest. `take` must not block; what it raises is raised here.
+        """
         ...
 
     def cancel(self) -> None:

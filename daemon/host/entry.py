@@ -1,7 +1,7 @@
 """One accepted request and everything the registry knows about it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from daemon.core.events import StreamEvent, Usage
@@ -74,6 +74,10 @@ class Entry:
     def events(self) -> AsyncIterator[StreamEvent]:
         """The events in order; see ports.Stream."""
         return self.outbox
+
+    async def deliver(self, take: Callable[[StreamEvent], bool]) -> None:
+        """Give the events to `take`; see ports.Stream."""
+        await self.outbox.deliver(take)
 
     def cancel(self) -> None:
         """The client is gone; see ports.Stream."""

@@ -1,29 +1,56 @@
 """What a stream's reader has not taken yet.
 
 Text merges while the reader is away, so a lagging reader costs one piece and not one event a token; the count of what was
-merged tells when it has been away for too long. One wake-up serves everything that came meanwhile.
+merged tells when it has been away for too long.
+
+Readers are served in rounds: one for each turn of the event loop in which anything came, for all of them together. A reader that
+keeps up is called from the round itself (`deliver`), so that a token wakes no task. What one reader does or raises is its own
+affair: it comes out of its `deliver`, and the others' round goes on.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from daemon.core.events import Piece, StreamEvent
 from daemon.core.wire import TokenLogprob
 
 
+class Rounds:
+    """Serves the readers of many outboxes. One for all outboxes that are filled together."""
+
+    __slots__ = ("_due",)
+
+    def __init__(self) -> None:
+        self._due: list[Outbox] = []
+
+    def add(self, outbox: "Outbox") -> None:
+        """Serve its reader in the next round."""
+        if not self._due:
+            asyncio.get_running_loop().call_soon(self._serve)
+        self._due.append(outbox)
+
+    def _serve(self) -> None:
+        due, self._due = self._due, []
+        for outbox in due:
+            outbox.serve()
+
+
 class Outbox:
-    """Events of one stream, for one reader: `async for event in outbox`. Ends after `close`."""
+    """Events of one stream, for one reader: `await outbox.deliver(take)` or `async for event in outbox`. Ends after `close`."""
 
-    __slots__ = ("_closed", "_events", "_ids", "_logprobs", "_loop", "_text", "_waiter", "unread")
+    __slots__ = ("_closed", "_due", "_events", "_ids", "_logprobs", "_rounds", "_take", "_text", "_waiter", "unread")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
         self._events: deque[StreamEvent] = deque()
         self._text: list[str] = []
         self._ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
+        self._take: Callable[[StreamEvent], bool] | None = None
         self._waiter: asyncio.Future[None] | None = None
+        """Of the reader that waits; with `_take` it is called and need not be woken."""
+        self._due = False
         self._closed = False
         self.unread = 0
         """Additions since the reader last took something."""
@@ -36,9 +63,9 @@ class Outbox:
         if logprobs:
             self._logprobs.extend(logprobs)
         self.unread += 1
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        if self._waiter is not None and not self._due:
+            self._due = True
+            self._rounds.add(self)
 
     def add(self, event: StreamEvent) -> None:
         """Add an event after everything collected so far."""
@@ -73,22 +100,79 @@ class Outbox:
         return piece
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self._waiter is not None and not self._due:
+            self._due = True
+            self._rounds.add(self)
+
+    # --- the reader ---
+
+    async def deliver(self, take: Callable[[StreamEvent], bool]) -> None:
+        """Call `take` with every event, from now on as they come, until it gives False or nothing more will come. Raises what it
+        raises.
+        """
+        if self._give(take):
+            return
+        self._take = take
+        try:
+            await self._wait()
+        finally:
+            self._take = None
+
+    def serve(self) -> None:
+        """The round's call: give the reader what there is, or wake it."""
+        self._due = False
+        waiter, take = self._waiter, self._take
+        if waiter is None or waiter.done():
+            return
+        if take is None:
+            waiter.set_result(None)
+            return
+        try:
+            enough = self._give(take)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it ends this reader and no other
+            _settle(waiter, error)
+        else:
+            if enough:
+                _settle(waiter, None)
+
+    def _give(self, take: Callable[[StreamEvent], bool]) -> bool:
+        """Whether that was enough: `take` wants no more now, or nothing more will come."""
+        while (event := self._next()) is not None:
+            if not take(event):
+                return True
+        return self._closed
+
+    def _next(self) -> StreamEvent | None:
+        event = self._events.popleft() if self._events else self._piece()
+        if event is not None:
+            self.unread = 0
+        return event
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
 
     def __aiter__(self) -> "Outbox":
         return self
 
     async def __anext__(self) -> StreamEvent:
         while True:
-            event = self._events.popleft() if self._events else self._piece()
+            event = self._next()
             if event is not None:
-                self.unread = 0
                 return event
             if self._closed:
                 raise StopAsyncIteration
-            self._waiter = self._loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            await self._wait()
+
+
+def _settle(waiter: asyncio.Future[None], error: Exception | None) -> None:
+    """End a wait, unless the reader gave it up meanwhile."""
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)

@@ -46,7 +46,7 @@ from daemon.host.entry import Entry
 from daemon.host.giving import Giving
 from daemon.host.link import CommandSink
 from daemon.host.logs import RequestSummary
-from daemon.host.outbox import Outbox
+from daemon.host.outbox import Outbox, Rounds
 from daemon.host.prefixes import Prefixes
 from daemon.host.recovery import Recovery, RecoveryFigures
 from daemon.host.stream_views import view_of
@@ -99,6 +99,7 @@ class StreamRegistry:
         self._limits: dict[int, Limits] = {}
         """What each engine can hold, by its last word."""
         self._entries: dict[int, Entry] = {}
+        self._rounds = Rounds()
         self._ids = itertools.count(1)
         self._idle_callbacks: list[Callable[[], None]] = []
         self.last_token: float | None = None
@@ -121,7 +122,7 @@ class StreamRegistry:
         self._suspicion.admit(request)
         now = self._clock()
         transcript = Transcript(request, self._vocabulary, self._special)
-        entry = Entry(self, next(self._ids), request, transcript, Outbox(asyncio.get_running_loop()), now)
+        entry = Entry(self, next(self._ids), request, transcript, Outbox(self._rounds), now)
         if all(isinstance(span, TokenSpan) for span in request.spans):
             entry.start = request.prompt_tokens
         self._entries[entry.link_id] = entry

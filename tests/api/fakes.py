@@ -75,12 +75,22 @@ class FakeStream:
         self.release = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.finished = False
-        self._events = events
+        self._script = events
         self._hold = hold
+        self._events = self._play()
 
-    async def events(self) -> AsyncIterator[StreamEvent]:
+    def events(self) -> AsyncIterator[StreamEvent]:
         """The script."""
-        for index, event in enumerate(self._events):
+        return self._events
+
+    async def deliver(self, take: Callable[[StreamEvent], bool]) -> None:
+        """The script, or what is left of it."""
+        async for event in self._events:
+            if not take(event):
+                return
+
+    async def _play(self) -> AsyncIterator[StreamEvent]:
+        for index, event in enumerate(self._script):
             if index == self._hold:
                 await self.release.wait()
             await asyncio.sleep(0)
