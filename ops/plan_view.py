@@ -59,14 +59,17 @@ def _layout(layout: LayoutReport, demand: Demand) -> Group:
         replicas = layout.layout is Layout.REPLICAS
         parts.append(Text(f"with {' and '.join(each)} people:" if replicas else f"with {each[0]} people:"))
         parts.extend((_table(layout), *(_bar(plan) for plan in layout.cards)))
-        if layout.pool is not None and not replicas:
-            parts.append(Text(f"config.yaml: {_settings(layout.pool, demand)}"))
+        if layout.pool is not None and len(set(each)) == 1:
+            parts.append(Text(f"config.yaml: {_settings(layout, layout.pool, demand)}"))
     return Group(*parts)
 
 
-def _settings(pool: Pool, demand: Demand) -> str:
-    """What the daemon must be told to be loaded like this."""
-    named = [f"context {demand.context}", f"engine.cache_tokens {pool.tokens}", f"engine.max_batch {pool.streams}"]
+def _settings(layout: LayoutReport, pool: Pool, demand: Demand) -> str:
+    """What the daemon must be told to be loaded like this. Of replicas each engine gets what is given."""
+    engines = len(layout.cards) if layout.layout is Layout.REPLICAS else 1
+    named = ["engine.layout replicas"] if engines > 1 else []
+    tokens, streams = pool.tokens // engines, pool.streams // engines
+    named += [f"context {demand.context}", f"engine.cache_tokens {tokens}", f"engine.max_batch {streams}"]
     if not demand.precision.full:
         named += [f"engine.k_bits {demand.precision.k_bits}", f"engine.v_bits {demand.precision.v_bits}"]
     return ", ".join(named)

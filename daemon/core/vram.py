@@ -301,7 +301,8 @@ def _replicas(model: ModelShape, weights: Weights, cards: tuple[Card, ...], dema
         first = _split(model, weights, cards[:1], replace(demand, people=1))
         if isinstance(first, NoRoom):
             return NoRoom(f"the whole model does not fit {cards[0].name}: {first.words}", first.short)
-        return NoRoom(f"{sum(most)} people fit on {len(cards)} cards, {demand.people} are wanted", 1)
+        shorts = [_short(model, weights, card, replace(demand, people=n + 1)) for card, n in zip(cards, most, strict=True)]
+        return NoRoom(f"{sum(most)} people fit on {len(cards)} cards, {demand.people} are wanted", min(shorts))
     counts = [0] * len(cards)
     for _ in range(demand.people):
         freest = max((i for i in range(len(cards)) if counts[i] < most[i]), key=lambda i: most[i] - counts[i])
@@ -313,6 +314,12 @@ def _replicas(model: ModelShape, weights: Weights, cards: tuple[Card, ...], dema
             return placed
         plans.extend(placed.cards)
     return Fits(tuple(plans))
+
+
+def _short(model: ModelShape, weights: Weights, card: Card, demand: Demand) -> int:
+    """What a card lacks for a whole engine."""
+    placed = _split(model, weights, (card,), demand)
+    return placed.short if isinstance(placed, NoRoom) else 0
 
 
 def place(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, layout: Layout) -> Placing:

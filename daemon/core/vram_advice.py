@@ -26,6 +26,7 @@ class Lever(Enum):
     CONTEXT = "context"
     PEOPLE = "people"
     LAYOUT = "layout"
+    SPECULATION = "speculation"
     WEIGHT_BITS = "weight_bits"
 
 
@@ -79,6 +80,9 @@ def _changes(model: ModelShape, weights: Weights, cards: tuple[Card, ...], deman
     if people:
         yield Change(Lever.PEOPLE, f"{people} {'person' if people == 1 else 'people'} at this context", people)
     yield from _smaller_weights(model, weights, cards, demand, layout)
+    plain = replace(demand, history=0, drafter=False, draft=None)
+    if plain != demand and _fit(model, weights, cards, plain, layout):
+        yield Change(Lever.SPECULATION, "no speculation", most_people(model, weights, cards, plain, layout))
     for other in Layout:
         if other is not layout and len(cards) > 1 and _fit(model, weights, cards, demand, other):
             yield Change(Lever.LAYOUT, f"the layout {other.value}", most_people(model, weights, cards, demand, other))

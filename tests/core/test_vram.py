@@ -203,6 +203,13 @@ def test_replicas_share_people_out_by_room() -> None:
     assert all(card.layers == (0, 31) for card in placed.cards)
 
 
+def test_replicas_that_seat_too_few_say_what_one_more_person_lacks() -> None:
+    placed = place(MODEL_9B, WEIGHTS_9B, TWELVE, Demand(EIGHTY_K, 6, FULL), Layout.REPLICAS)
+    assert isinstance(placed, NoRoom)
+    assert placed.words == "4 people fit on 2 cards, 6 are wanted"
+    assert 0 < placed.short < Demand(EIGHTY_K, 1).tokens * 32 * 1024
+
+
 def test_split_made_elsewhere_is_planned_by_the_layers_that_lie_on_each_card() -> None:
     model, load = MODEL_27B, WEIGHTS_27B
     demand = Demand(EIGHTY_K, 2, FOUR)
@@ -325,6 +332,13 @@ def test_layout_that_would_fit_is_named() -> None:
     model, load = MODEL_27B, WEIGHTS_27B
     found = changes(model, load, TWELVE, Demand(EIGHTY_K, 3, EIGHT), Layout.SPLIT)
     assert Lever.LAYOUT in {change.lever for change in found}
+
+
+def test_leaving_speculation_out_is_advised_where_it_makes_room() -> None:
+    draft = Draft(weights=2 * GIB, token=10_000, slot=0)
+    demand = Demand(EIGHTY_K, 5, FOUR, history=4, draft=draft)
+    found = {change.lever: change for change in changes(MODEL_27B, WEIGHTS_27B, TWELVE, demand, Layout.SPLIT)}
+    assert (found[Lever.SPECULATION].words, found[Lever.SPECULATION].people) == ("no speculation", 5)
 
 
 def test_speculation_for_many_streams_is_advised_against() -> None:
