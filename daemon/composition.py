@@ -3,7 +3,8 @@
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from aiohttp import web
 
@@ -14,16 +15,19 @@ from daemon.chat.prompt import PromptBuilder
 from daemon.core.admission_values import Policy as SharingPolicy
 from daemon.core.admission_views import guarantee_problem
 from daemon.core.errors import ConfigError
+from daemon.core.layout import Place, places
 from daemon.core.people import People
 from daemon.core.poison import Policy as PoisonPolicy
 from daemon.core.ports import ModelCard
-from daemon.core.settings import BackendKind, Settings
-from daemon.core.supervision_values import Judged, Policy
+from daemon.core.settings import Settings
+from daemon.core.supervision_values import Policy
 from daemon.core.wire import Configure
 from daemon.host.conviction_store import NAME as CONVICTIONS
 from daemon.host.conviction_store import ConvictionStore
 from daemon.host.crew import Crew
 from daemon.host.engine_process import ENGINE_ARGV
+from daemon.host.engines import Engines, OwnCards
+from daemon.host.fit import Forecast, wants_gpu
 from daemon.host.health import Surroundings, Watch
 from daemon.host.incident_store import IncidentStore
 from daemon.host.logs import Logging, log_request
@@ -32,6 +36,7 @@ from daemon.host.notify import Systemd
 from daemon.host.operations import Operations
 from daemon.host.overseen import Overseen
 from daemon.host.people_store import PeopleBook
+from daemon.host.plan_store import PlanStore
 from daemon.host.questions import Questions
 from daemon.host.quota_store import QuotaStore
 from daemon.host.reloading import Reloader
@@ -44,9 +49,8 @@ from daemon.host.watchdog import Watchdog
 
 PAGE_TOKENS = 256
 """exllamav3's pages."""
-ENGINES = 1
-"""One engine so far; every part but this number takes several."""
-
+HEARING = 2.0
+"""Seconds in which the kernel and the driver have said what they say about an engine's death."""
 
 Read = Callable[[], Configuration]
 """Reads the configuration again, as it was read at the start."""
@@ -61,6 +65,8 @@ class Origin:
     people: PeopleBook
     reading: Reading
     version: str
+    forecast: Forecast
+    """What is known about memory: the model fits, as far as anybody can tell before loading it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +76,26 @@ class Parts:
     reloader: Reloader
     tokenizer: TokenizerPool
     streams: StreamRegistry
-    supervisors: tuple[Supervisor, ...]
+    engines: Engines
     watch: Watch
     watchdog: Watchdog
     incidents: IncidentStore
     quota: QuotaStore
     convictions: ConvictionStore
+    plans: PlanStore
 
 
-def assemble(origin: Origin, systemd: Systemd, on_change: Callable[[View], None]) -> Parts:
-    """The parts of a daemon, none of them running yet. `on_change` hears of every engine's state. Raises ConfigError."""
+def assemble(origin: Origin, systemd: Systemd, on_change: Callable[[str, View], None]) -> Parts:
+    """The parts of a daemon, none of them running yet. `on_change` hears of every engine's state, with what people call that
+    engine. Raises ConfigError.
+    """
     configuration, reading = origin.configuration, origin.reading
     settings = configuration.settings
+    on_gpu = wants_gpu(settings.engine.backend)
+    cards = [gpu.uuid for gpu in origin.forecast.census.gpus] if on_gpu else None
+    layout = places(settings.engine, cards, os.cpu_count() or 1)
     sharing = sharing_policy(origin.people.current(), settings)
-    _refuse_promises(sharing, settings)
+    _refuse_promises(sharing, settings, len(layout))
     poison = PoisonPolicy(memory=settings.supervisor.poison_memory_hours * 3600)
     convictions = ConvictionStore(configuration.state_dir / CONVICTIONS, poison, time.time)
     tokenizer = TokenizerPool(reading.model, reading.tokenizer)
@@ -95,7 +107,7 @@ def assemble(origin: Origin, systemd: Systemd, on_change: Callable[[View], None]
         settings=settings.server,
         on_end=log_request,
         clock=time.monotonic,
-        engines=ENGINES,
+        engines=len(layout),
         convictions=convictions,
         poison=poison,
         sharing=sharing,
@@ -103,40 +115,39 @@ def assemble(origin: Origin, systemd: Systemd, on_change: Callable[[View], None]
     )
     questions = Questions()
     incidents = IncidentStore(configuration.state_dir, settings.watchdog.incident_days)
-    supervisors: list[Supervisor] = []
-
-    def hand_on(engine: int | None, verdict: Judged) -> None:
-        """To the engine a verdict is about; to all of them where it is about the machine."""
-        for supervisor in supervisors if engine is None else supervisors[engine : engine + 1]:
-            supervisor.post(verdict)
+    engines = Engines(time.monotonic)
 
     async def have_asked() -> None:
         """Idle engines prove themselves by a token."""
-        await watch.deep()
+        await watch.ask_idle()
 
-    on_gpu = settings.engine.backend in {BackendKind.AUTO, BackendKind.CUDA}
-    watchdog = Watchdog(settings.watchdog, verdicts=hand_on, incidents=incidents, gpu=on_gpu, ask=have_asked)
-    crew = Overseen(Crew(streams, questions), watchdog.stepped)
-    supervisors += [
-        Supervisor(
-            engine=engine,
-            argv=ENGINE_ARGV,
-            configure=Configure(reading.model.path, card.context, settings.engine, str(configuration.state_dir)),
-            policy=Policy.of(settings.supervisor),
-            workforce=crew,
-            on_change=on_change,
-            incidents=incidents,
-            vacancy=Vacancy(watchdog.gauge) if on_gpu and watchdog.gauge is not None else None,
-            witness=watchdog,
-            recovery=streams.recovery,
+    watchdog = Watchdog(settings.watchdog, verdicts=engines.hand_on, incidents=incidents, gpu=on_gpu, ask=have_asked)
+    plans = PlanStore(configuration.state_dir, origin.forecast, settings.engine, card.context, time.time)
+    crew = Overseen(Crew(streams, questions), watchdog.stepped, plans.loaded)
+    for place in layout:
+        name = f"engine {place.number}" if len(layout) > 1 else "engine"
+        state_dir = configuration.state_dir / place.folder
+        engines.add(
+            Supervisor(
+                engine=place.number,
+                argv=ENGINE_ARGV,
+                configure=Configure(reading.model.path, card.context, place.settings, str(state_dir)),
+                policy=replace(Policy.of(settings.supervisor), hearing=HEARING if len(layout) > 1 else None),
+                workforce=crew,
+                on_change=partial(on_change, name),
+                name=name,
+                environment=place.environment,
+                incidents=incidents,
+                vacancy=_vacancy(watchdog, place),
+                witness=watchdog,
+                recovery=streams.recovery,
+            )
         )
-        for engine in range(ENGINES)
-    ]
     watch = Watch(
         version=origin.version,
         streams=streams,
         questions=questions,
-        views=[each.view for each in supervisors],
+        views=engines.views,
         stall_limit=settings.supervisor.step_stall_seconds,
         clock=time.monotonic,
         surroundings=Surroundings(watchdog.senses, watchdog.readings, incidents.counts),
@@ -155,12 +166,13 @@ def assemble(origin: Origin, systemd: Systemd, on_change: Callable[[View], None]
         reloader=reloader,
         tokenizer=tokenizer,
         streams=streams,
-        supervisors=tuple(supervisors),
+        engines=engines,
         watch=watch,
         watchdog=watchdog,
         incidents=incidents,
         quota=QuotaStore(configuration.state_dir),
         convictions=convictions,
+        plans=plans,
     )
 
 
@@ -169,12 +181,25 @@ def sharing_policy(people: People, settings: Settings) -> SharingPolicy:
     return SharingPolicy.of(people, settings.server, settings.engine)
 
 
-def _refuse_promises(policy: SharingPolicy, settings: Settings) -> None:
+def _vacancy(watchdog: Watchdog, place: Place) -> Vacancy | None:
+    """Tells when the memory of this engine's cards has come back; None where nobody reads them."""
+    gauge = watchdog.gauge
+    if gauge is None:
+        return None
+    return Vacancy(gauge if place.gpus is None else OwnCards(gauge, watchdog.readings, place.gpus))
+
+
+def _refuse_promises(policy: SharingPolicy, settings: Settings, engines: int) -> None:
     """Raise ConfigError where the configured cache cannot hold what people are promised: before minutes go by loading."""
     tokens = settings.engine.cache_tokens
-    problem = None if tokens is None else guarantee_problem(policy, [(tokens // PAGE_TOKENS, PAGE_TOKENS)] * ENGINES)
+    problem = None if tokens is None else guarantee_problem(policy, [(tokens // PAGE_TOKENS, PAGE_TOKENS)] * engines)
     if problem is not None:
         raise ConfigError(problem)
+
+
+def context_of(settings: Settings, own: int) -> int:
+    """Longest request, in tokens: what the model knows, unless the configuration says less."""
+    return min(own, settings.context or own)
 
 
 def _card(settings: Settings, reading: Reading) -> ModelCard:
@@ -182,7 +207,7 @@ def _card(settings: Settings, reading: Reading) -> ModelCard:
     return ModelCard(
         name=model.name,
         aliases=tuple(settings.aliases),
-        context=min(model.context, settings.context or model.context),
+        context=context_of(settings, model.context),
         eos=model.eos,
         vocabulary=model.vocabulary,
         architecture=model.architecture,
@@ -220,7 +245,7 @@ def serve(parts: Parts, origin: Origin, stopping: Callable[[], bool]) -> Fronts:
     journal = Logging(journal="JOURNAL_STREAM" in os.environ)
     parts.reloader.take((origin.people, parts.streams, app[API].in_force, journal))
     operations = Operations(
-        supervisors=parts.supervisors, intake=parts.streams, reloader=parts.reloader, stopping=stopping, clock=time.monotonic
+        engines=parts.engines, intake=parts.streams, reloader=parts.reloader, stopping=stopping, clock=time.monotonic
     )
     return Fronts(
         runner(app),

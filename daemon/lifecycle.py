@@ -6,7 +6,6 @@ import gc
 import logging
 import os
 import signal
-import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 
@@ -16,20 +15,7 @@ from daemon.composition import Origin, assemble, serve
 from daemon.core.errors import ConfigError, Exl3dError, ShuttingDown
 from daemon.core.exit_codes import ExitCode
 from daemon.core.operating import Reloaded
-from daemon.core.supervision_values import (
-    Backoff,
-    Draining,
-    Failed,
-    FailedKind,
-    Mode,
-    Ready,
-    StartAsked,
-    Starting,
-    StopAsked,
-    Stopped,
-    Stopping,
-    ThenStop,
-)
+from daemon.core.supervision_values import Failed, FailedKind, Starting
 from daemon.host.listening import listen_tcp, listen_unix, remove_unix
 from daemon.host.notify import Systemd, notifier_for, watchdog_seconds
 from daemon.host.supervisor import View, name_of
@@ -76,7 +62,7 @@ class Daemon:
         parts = self._parts
         async with self._listening() as url:
             await parts.incidents.start()  # not before: until the socket is ours, another daemon may use this state directory
-            supervising = [asyncio.create_task(each.run(), name="supervisor") for each in parts.supervisors]
+            supervising = parts.engines.supervise()
             for task in supervising:
                 task.add_done_callback(lambda _: self._news.set())
             await parts.quota.start()
@@ -101,11 +87,11 @@ class Daemon:
                 parts.tokenizer.close()
                 await parts.quota.close()
                 await parts.convictions.flushed()
+                await parts.plans.flushed()
                 await parts.incidents.close()
 
     async def _serve(self, supervising: list[asyncio.Task[None]], url: str) -> ExitCode:
-        for each in self._parts.supervisors:
-            each.post(StartAsked(time.monotonic()))
+        self._parts.engines.start()
         while not self._stopping():
             if self._is_ready():
                 self._announce(url)
@@ -121,25 +107,17 @@ class Daemon:
 
     def _is_ready(self) -> bool:
         """Whether requests are served. Raises if no engine ever was and none will be."""
-        hopeless: list[Failed] = []
-        for each in self._parts.supervisors:
-            match each.view().mode:
-                case Ready():
-                    return True
-                case Failed() as mode:
-                    hopeless.append(mode)
-                case Stopped() | Starting() | Draining() | Stopping() | Backoff():
-                    pass
-        if not self._announced and len(hopeless) == len(self._parts.supervisors):
+        hopeless = self._parts.engines.hopeless
+        if hopeless and not self._announced:
             raise _never_ready(hopeless)
-        return False
+        return self._parts.engines.ready
 
     def _announce(self, url: str) -> None:
         """Say once that the daemon serves. Raises ConfigError where it cannot keep what people were promised."""
         problem = self._parts.streams.guarantee_problem() or ""
         if self._announced:
             if problem and problem != self._broken_promise:
-                _log.error("guarantees cannot be kept by the engine as it is now: %s", problem)
+                _log.error("guarantees cannot be kept by what engines hold now: %s", problem)
             self._broken_promise = problem
             return
         if problem:
@@ -159,10 +137,9 @@ class Daemon:
         self._systemd.more_time(drain + self._settings.supervisor.term_seconds + 2 * GOODBYE_SECONDS)
         _log.info("stopping: running streams may finish within %.0f s", drain)
         parts.streams.close()
-        for each in parts.supervisors:
-            each.post(StopAsked(time.monotonic(), drain))
-            parts.streams.when_empty(each.observe)
-        while not all(isinstance(each.view().mode, Stopped) for each in parts.supervisors):
+        parts.engines.stop(drain)
+        parts.streams.when_empty(parts.engines.observe)
+        while not parts.engines.stopped:
             await self._hear_news(supervising)
             if self._signals > 1:
                 _log.warning("stopping at once: told a second time")
@@ -218,15 +195,16 @@ class Daemon:
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
 
-    def _on_change(self, view: View) -> None:
+    def _on_change(self, engine: str, view: View) -> None:
         self._news.set()
         mode = view.mode
         if isinstance(mode, Starting) and view.t - self._asked_more_time >= MORE_TIME_SECONDS:
             self._asked_more_time = view.t
             self._systemd.more_time(self._settings.supervisor.load_stall_seconds + MORE_TIME_SECONDS)
-        if self._stopping() and all(_works_no_more(each.view().mode) for each in self._parts.supervisors):
+        if self._stopping() and self._parts.engines.done:
             self._parts.streams.end_all(ShuttingDown)
-        self._systemd.status(f"{name_of(mode)}: {view.words}")
+        which = f"{engine} " if self._parts.engines.several else ""
+        self._systemd.status(f"{which}{name_of(mode)}: {view.words}")
 
     async def _tell_status(self) -> None:
         """Keep `systemctl status` true."""
@@ -258,11 +236,6 @@ def _helper(work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
 def _tell_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (problem := task.exception()) is not None:
         _log.error("%s: ended by an error and is not done any more", task.get_name(), exc_info=problem)
-
-
-def _works_no_more(mode: Mode) -> bool:
-    """Whether an engine is gone, or about to go for good."""
-    return isinstance(mode, Stopped) or (isinstance(mode, Stopping) and isinstance(mode.after, ThenStop))
 
 
 def _never_ready(modes: list[Failed]) -> Exl3dError:

@@ -35,8 +35,8 @@ class Reloaded:
 class Operating(Protocol):
     """The daemon, as far as a person commands it."""
 
-    def restart_engines(self) -> Outcome:
-        """Have every engine replaced. Running streams pause and go on."""
+    def restart_engines(self, engine: int | None = None) -> Outcome:
+        """Have the engine with this number replaced, or every one. Running streams pause and go on."""
         ...
 
     def drain(self) -> Outcome:

@@ -45,6 +45,17 @@ class Speculation(Enum):
     """The model's own head for it, where its upload has one."""
 
 
+class EngineLayout(Enum):
+    """How several GPUs are used together."""
+
+    AUTO = "auto"
+    """As `SPLIT`, unless more than one replica is asked for."""
+    SPLIT = "split"
+    """One engine: layers one GPU after the other."""
+    REPLICAS = "replicas"
+    """An engine a GPU, each with the whole model; requests are shared out."""
+
+
 class OnEmptyAnswer(Enum):
     """What happens when a model stops inside its thought, so that nobody would see an answer."""
 
@@ -115,6 +126,20 @@ class EngineSettings(_Section, frozen=True):
         list[float] | None, Meta(description="GiB of each GPU to use, as [11.0, 11.0]; null: filled in order as needed")
     ] = None
     reserve_gpu_mib: Annotated[int, Meta(description="Memory left free on each GPU", ge=0)] = 256
+    layout: Annotated[
+        EngineLayout,
+        Meta(
+            description="Several GPUs: split (layers one GPU after the other) or replicas (an engine a GPU with the whole model:"
+            " one's death moves its streams to another); auto: split, unless replicas is above 1"
+        ),
+    ] = EngineLayout.AUTO
+    replicas: Annotated[
+        Annotated[int, Meta(ge=1, le=16)] | None,
+        Meta(
+            description="Engines with the whole model; null: with layout replicas one a GPU, else one. Cache, streams and threads"
+            " are each engine's; host memory and disk for prefixes are divided among them"
+        ),
+    ] = None
     force: Annotated[bool, Meta(description="Load even what the memory plan says does not fit (exl3d --force)")] = False
     threads: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="Threads of a CPU engine; null: half the cores, at least 1")

@@ -17,6 +17,8 @@ carries effects out and feeds what comes of them back as events. The states:
 6. A configuration error, a driver that does not fit and code that lacks this GPU's kernels never restart.
 7. A hang is: work outstanding and nothing on the progress page moved for as long as the phase allows.
 8. Whatever ends an engine that nobody asked to end is one incident, written down first; it ends when an engine serves again.
+9. Requests of an engine that is gone are told of its end when the next one serves, or before it where another engine could take
+   them: at once where the end accuses nobody, else after a moment for evidence that says it was not their doing.
 
 The moves stand in `supervision_moves.py`, the watchdog's verdicts in `supervision_verdicts.py`.
 """
@@ -37,6 +39,7 @@ from daemon.core.supervision_moves import (
     finish,
     fresh,
     harder,
+    heard,
     let_exit,
     noted,
     settled,
@@ -103,6 +106,12 @@ __all__ = [
 
 def decide(machine: Machine, event: Event, policy: Policy) -> Decision:
     """The next state and what to do now. Events about an engine that is not the present one change nothing."""
+    machine, effects = _decided(machine, event, policy)
+    machine, tale = heard(machine, event.t, policy)
+    return machine, (*effects, *tale)
+
+
+def _decided(machine: Machine, event: Event, policy: Policy) -> Decision:
     match event:
         case StartAsked(t):
             return _start_asked(machine, t, policy)
@@ -348,14 +357,21 @@ def _exited(machine: Machine, event: Exited, policy: Policy) -> Decision:
             after = ThenStop() if isinstance(machine.mode, Draining) else ThenRestart(None)
             interrupts = () if isinstance(machine.mode, Starting) else (Interrupt(words),)
             machine, opened = alarmed(machine, event.t, Label.ENGINE_DEAD, Remedy.PROCESS_RESTART, words, _plan(after))
-            machine, effects = after_exit(buried(machine, event, Cause.DIED, policy), after, event, policy)
+            machine, effects = _after(buried(machine, event, Cause.DIED, policy), after, event, policy)
             return machine, (*opened, *interrupts, *effects)
         case Stopping(after=after, cause=cause):
             notes = noted(machine, words)
-            machine, effects = after_exit(buried(machine, event, cause, policy), after, event, policy)
+            machine, effects = _after(buried(machine, event, cause, policy), after, event, policy)
             return machine, (*notes, *effects)
         case Stopped() | Backoff() | Failed():
             return machine, ()
+
+
+def _after(machine: Machine, after: After, event: Exited, policy: Policy) -> Decision:
+    """Requests that can go on elsewhere do not wait for the next process."""
+    machine, tale = heard(machine, event.t, policy)
+    machine, effects = after_exit(machine, after, event, policy)
+    return machine, (*tale, *effects)
 
 
 # --- looks and the clock --------------------------------------------------------------------------------------------

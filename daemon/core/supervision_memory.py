@@ -59,6 +59,7 @@ class Advice:
 class Fallen:
     """An engine that ended while it had requests, until somebody is told."""
 
+    t: float
     boot: int
     why: str
     accuses: bool

@@ -158,7 +158,7 @@ def buried(machine: Machine, event: Exited, cause: Cause, policy: Policy) -> Mac
         return machine
     history = machine.history
     device = history.suspected is not None and event.t - history.suspected <= policy.suspicion
-    fallen = Fallen(event.boot, exit_words(event.code), not device and accuses(cause, event.code))
+    fallen = Fallen(event.t, event.boot, exit_words(event.code), not device and accuses(cause, event.code))
     return replace(machine, history=replace(history, fallen=fallen))
 
 
@@ -168,6 +168,14 @@ def told(machine: Machine) -> Decision:
     if fallen is None:
         return machine, ()
     return replace(machine, history=replace(machine.history, fallen=None)), (Fell(fallen.boot, fallen.why, fallen.accuses),)
+
+
+def heard(machine: Machine, t: float, policy: Policy) -> Decision:
+    """Tell it where the requests can go on in another engine, as soon as no more evidence is waited for."""
+    fallen = machine.history.fallen
+    if fallen is None or policy.hearing is None or (fallen.accuses and t - fallen.t < policy.hearing):
+        return machine, ()
+    return told(machine)
 
 
 def after_exit(machine: Machine, after: After, event: Exited, policy: Policy) -> Decision:

@@ -47,6 +47,10 @@ class Policy:
     """How long a serving engine that the watchdog holds for broken has to generate a token."""
     suspicion: float = 60.0
     """Evidence against the whole device explains deaths for this long."""
+    hearing: float | None = None
+    """How long an end that accuses requests waits for evidence that clears them, before they are told; one that accuses nobody is
+    told at once. None: both are told when the next engine serves, since the requests have nowhere else to go.
+    """
     engine: EngineSettings = field(default_factory=EngineSettings)
     """What the configuration asks for."""
     context: int = 32768

@@ -68,6 +68,11 @@ class Door:
         return _Place.SERVING in self._places.values()
 
     @property
+    def expected(self) -> int:
+        """Engines that are there, or will be."""
+        return sum(place is not _Place.FAILED for place in self._places.values())
+
+    @property
     def hopeless(self) -> bool:
         """Whether no engine is there and none will come."""
         return all(place is _Place.FAILED for place in self._places.values())

@@ -99,8 +99,11 @@ class EngineProcess:
         on_reports: Callable[[list[Report]], None],
         on_lost: Callable[[str | None], None],
         on_exit: Callable[[int], None],
+        environment: Mapping[str, str] | None = None,
     ) -> "EngineProcess":
-        """Start `argv` with `--link FD --progress FD` added. Raises OSError where the system refuses."""
+        """Start `argv` with `--link FD --progress FD` added and `environment` beside our own. Raises OSError where the system
+        refuses.
+        """
         ours, theirs = socket.socketpair()
         page = ProgressPage()
         try:
@@ -115,7 +118,7 @@ class EngineProcess:
                 stderr=asyncio.subprocess.STDOUT,
                 pass_fds=(theirs.fileno(), page.descriptor),
                 start_new_session=True,
-                env=child_environment(os.environ),
+                env=child_environment({**os.environ, **(environment or {})}),
             )
         except BaseException:
             ours.close()

@@ -18,6 +18,7 @@ Tokens are counted off the transcripts before each decision, never one by one.
 """
 
 import itertools
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -63,6 +64,8 @@ from daemon.core.wire import Quoted as QuotedAnswer
 from daemon.core.wire import Suspend as SuspendCommand
 from daemon.host.entry import Entry
 from daemon.host.link import CommandSink
+
+_log = logging.getLogger("exl3d.giving")
 
 FIRST_QUOTE = 1 << 40
 """Quotes are numbered from here on: below stand the questions of `host/questions.py`."""
@@ -279,12 +282,9 @@ class Giving:
         self._count()
         return figures(self._admission, self._policy, self._clock())
 
-    def guarantee_problem(self, policy: Policy | None = None) -> str | None:
-        """Why what is promised, or would be by another policy, cannot be kept by the engines there are; None: it can, or there is
-        no engine yet.
-        """
-        pools = [(known.limits.pages, known.limits.page) for known in self._engines.values()]
-        return guarantee_problem(policy or self._policy, pools)
+    def guarantee_problem(self, policy: Policy | None, engines: Sequence[Limits]) -> str | None:
+        """Why what is promised, or would be by another policy, cannot be kept by these engines; None: it can."""
+        return guarantee_problem(policy or self._policy, [(limits.pages, limits.page) for limits in engines])
 
     # --- inside ---
 
@@ -311,6 +311,7 @@ class Giving:
             self._admission, _ = decide(self._admission, Served(self._clock(), tokens), self._policy)
 
     def _carry_out(self, effect: Effect) -> None:
+        _log.debug("%s", effect)
         match effect:
             case Give(request, engine, rank):
                 self._submit(self._entries[request], engine, rank)

@@ -1,11 +1,12 @@
 """Carries out what a person commands over the admin socket: implements `core.operating.Operating`."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from daemon.core.operating import Outcome, Reloaded
-from daemon.core.supervision_values import Backoff, Draining, Event, Failed, Ready, RestartAsked, Starting, Stopped, Stopping
+from daemon.core.supervision_values import Backoff, Draining, Failed, Ready, RestartAsked, Starting, Stopped, Stopping
+from daemon.host.engines import Engines
 from daemon.host.reloading import Reloader
 from daemon.host.supervisor import View
 
@@ -13,18 +14,6 @@ _log = logging.getLogger("exl3d")
 
 RESTART_WORDS = "a person asked for a fresh engine"
 DRAIN_WORDS = "The server is being drained for maintenance and takes no new requests."
-
-
-class Supervising(Protocol):
-    """A supervisor, as far as a person commands it."""
-
-    def post(self, event: Event) -> None:
-        """Let something be decided about."""
-        ...
-
-    def view(self) -> View:
-        """What is known now."""
-        ...
 
 
 class Intake(Protocol):
@@ -55,31 +44,41 @@ class Operations:
     def __init__(
         self,
         *,
-        supervisors: Sequence[Supervising],
+        engines: Engines,
         intake: Intake,
         reloader: Reloader,
         stopping: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
-        self._supervisors = supervisors
+        self._engines = engines
         self._intake = intake
         self._reloader = reloader
         self._stopping = stopping
         self._clock = clock
 
-    def restart_engines(self) -> Outcome:
+    def restart_engines(self, engine: int | None = None) -> Outcome:
         """See Operating."""
         if self._stopping():
             return _STOPPING
-        asked = [supervisor for supervisor in self._supervisors if _may_restart(supervisor.view())]
+        chosen = self._engines.chosen(engine)
+        if not chosen:
+            count = len(self._engines.views)
+            have = "one engine, number 0" if count == 1 else f"engines 0 to {count - 1}"
+            return Outcome(done=False, words=f"there is no engine {engine}: this daemon has {have}; nothing was changed")
+        asked = [supervisor for supervisor in chosen if _may_restart(supervisor.view())]
         for supervisor in asked:
             supervisor.post(RestartAsked(self._clock(), RESTART_WORDS))
         if not asked:
             return Outcome(done=False, words="the engine is being stopped already; nothing was changed")
+        return Outcome(done=True, words=self._replaced(engine))
+
+    def _replaced(self, engine: int | None) -> str:
+        """What happens now, for people."""
+        if engine is not None and self._engines.several:
+            return f"engine {engine} is replaced; its requests go on elsewhere"
         waiting = self._intake.running + self._intake.queued
-        return Outcome(
-            done=True, words=f"the engine is replaced; {_requests(waiting)} {'waits' if waiting == 1 else 'wait'} and will go on"
-        )
+        subject = "the engines are" if self._engines.several else "the engine is"
+        return f"{subject} replaced; {_requests(waiting)} {'waits' if waiting == 1 else 'wait'} and will go on"
 
     def drain(self) -> Outcome:
         """See Operating."""

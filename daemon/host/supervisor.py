@@ -9,7 +9,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -93,6 +93,7 @@ class View:
 class Supervisor:
     """Supervises the engines of place `engine`, started by `argv`, each told `configure` first. `on_change` hears of each mode.
 
+    `name` is what the log calls them; `environment` is added to ours in their processes.
     Without `vacancy` nobody can tell how much GPU memory is used, and no engine waits for it. Without `incidents` nothing is
     written down; `recovery` tells what the last death of an engine cost its requests.
     """
@@ -106,6 +107,8 @@ class Supervisor:
         policy: Policy,
         workforce: Workforce,
         on_change: Callable[[View], None],
+        name: str = "engine",
+        environment: Mapping[str, str] | None = None,
         incidents: Incidents | None = None,
         vacancy: Vacancy | None = None,
         witness: Witness | None = None,
@@ -115,6 +118,8 @@ class Supervisor:
     ) -> None:
         self._engine = engine
         self._argv = tuple(argv)
+        self._name = name
+        self._environment = environment
         self._configure = configure
         self._policy = replace(
             policy,
@@ -226,7 +231,7 @@ class Supervisor:
         changed = type(mode) is not type(before.mode) or supervision.boot_of(mode) != supervision.boot_of(before.mode)
         if changed:
             self._since = self._clock()
-            _log.info("engine: %s -> %s: %s", name_of(before.mode), name_of(mode), supervision.describe(mode))
+            _log.info("%s: %s -> %s: %s", self._name, name_of(before.mode), name_of(mode), supervision.describe(mode))
         for effect in effects:
             await self._carry_out(effect, before.mode)
         if supervision.boot_of(mode) is None:
@@ -239,7 +244,7 @@ class Supervisor:
             case OpenIncident():
                 await self._open_incident(effect, before)
             case GrowIncident(seen):
-                _log.info("engine: %s", seen)
+                _log.info("%s: %s", self._name, seen)
                 self._scribe.grow(seen)
             case CloseIncident(outcome):
                 self._close_incident(outcome)
@@ -255,14 +260,14 @@ class Supervisor:
                 self._stopped.set()
 
     async def _open_incident(self, incident: OpenIncident, before: Mode) -> None:
-        _log.warning("engine: %s: %s; %s", incident.label.value, incident.seen, incident.decided)
+        _log.warning("%s: %s: %s; %s", self._name, incident.label.value, incident.seen, incident.decided)
         if incident.label is Label.ENGINE_HANG and isinstance(before, Starting | Ready):
             phase = before.mark.phase.value
             self._witness.hung(self._engine, before.boot, phase, self._clock() - before.advanced)
         await self._scribe.open(incident, _facts(self._progress if self._process is None else self._process.progress()))
 
     def _close_incident(self, outcome: str) -> None:
-        _log.info("engine: incident over: %s", outcome)
+        _log.info("%s: incident over: %s", self._name, outcome)
         served = isinstance(self._machine.mode, Ready)
         self._scribe.close(outcome, self._cost if served and self._interrupted else None)
         self._interrupted = self._interrupted and not served
@@ -296,7 +301,9 @@ class Supervisor:
                 prefilling, in_flight = (None, ()) if page is None else (page.prefilling, page.in_flight)
                 self._workforce.engine_fell(self._engine, Fall(why, accused, prefilling, in_flight))
             case GiveUp(why, kind):
-                _log.error("no engine will be started: %s%s", why, self._last_words() if kind is FailedKind.BUDGET else "")
+                _log.error(
+                    "no %s will be started: %s%s", self._name, why, self._last_words() if kind is FailedKind.BUDGET else ""
+                )
                 self._workforce.give_up(self._engine, why)
 
     def _last_words(self) -> str:
@@ -325,6 +332,7 @@ class Supervisor:
                 on_reports=lambda reports: self._hear(boot, reports),
                 on_lost=lambda why: self.post(LinkLost(self._clock(), boot, why)),
                 on_exit=lambda code: self._exited(boot, code),
+                environment=self._environment,
             )
         except OSError as problem:
             self.post(SpawnFailed(self._clock(), boot, str(problem), self._luck()))
@@ -367,7 +375,7 @@ class Supervisor:
                 case Hello():
                     self._greet(boot, report)
                 case Fatal(kind, detail, trace):
-                    _log.error("engine ends itself (%s): %s%s", kind.value, detail, f"\n{trace}" if trace else "")
+                    _log.error("%s ends itself (%s): %s%s", self._name, kind.value, detail, f"\n{trace}" if trace else "")
                     verdict = judge(Text(Channel.PYTHON_EXCEPTION, trace or detail))
                     self.post(Condemned(self._clock(), boot, kind, detail, verdict))
                     self._witness.fatal(self._engine, boot, report)

@@ -31,8 +31,8 @@ class FakeOperating:
         self.asked.append(what)
         return Outcome(done=self.willing, words=what)
 
-    def restart_engines(self) -> Outcome:
-        return self._done("restart")
+    def restart_engines(self, engine: int | None = None) -> Outcome:
+        return self._done("restart" if engine is None else f"restart {engine}")
 
     def drain(self) -> Outcome:
         return self._done("drain")
