@@ -6,14 +6,16 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from daemon.composition import Origin
+from daemon.composition import Origin, context_of
 from daemon.core.errors import ConfigError, Exl3dError
 from daemon.core.exit_codes import ExitCode
 from daemon.core.settings import BackendKind
 from daemon.host.command_line import parse_options
+from daemon.host.fit import Forecast, forecast
 from daemon.host.logs import set_up_logging
 from daemon.host.model_directory import Reading, read_model_directory
 from daemon.host.people_store import PeopleBook
+from daemon.host.plan_store import read_learned
 from daemon.host.settings_file import Configuration, read_configuration
 from daemon.lifecycle import Daemon
 
@@ -35,8 +37,9 @@ def main() -> None:
         set_up_logging(configuration.settings.log, journal="JOURNAL_STREAM" in os.environ)
         people = PeopleBook(configuration.settings, configuration.state_dir)
         reading = _read_model(configuration)
+        expected = _forecast(configuration, reading)
         with asyncio.Runner(loop_factory=_loop_factory()) as loop:
-            code = loop.run(Daemon(Origin(configuration, read, people, reading, version)).run())
+            code = loop.run(Daemon(Origin(configuration, read, people, reading, version, expected)).run())
     except ConfigError as problem:
         _complain(str(problem))
         code = ExitCode.CONFIG
@@ -44,6 +47,13 @@ def main() -> None:
         _complain(str(problem))
         code = ExitCode.FAILED
     sys.exit(code)
+
+
+def _forecast(configuration: Configuration, reading: Reading) -> Forecast:
+    """Whether it can be loaded, asked before an engine touches a GPU."""
+    model, settings = reading.model, configuration.settings
+    learned = read_learned(configuration.state_dir)
+    return forecast(Path(model.path), model.name, settings.engine, context_of(settings, model.context), learned, os.environ)
 
 
 def _complain(words: str) -> None:

@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
 from daemon.core.errors import ConfigError
+from daemon.core.layout import layout_of, places
 from daemon.core.settings import BackendKind, EngineSettings
 from daemon.core.vram_directory import read_model
 from daemon.core.vram_fit import DRAFT_TOKENS, Planned, demand_of, draft_of, limited, refusal
@@ -14,7 +15,7 @@ from daemon.core.vram_learned import Label, Learned, cards_of
 from daemon.core.vram_model import ModelShape, Precision, describe
 from daemon.core.vram_values import Draft, Layout
 from daemon.core.vram_weights import Weights, weigh
-from daemon.host.gpu_census import Census
+from daemon.host.gpu_census import Census, take_census
 from daemon.host.model_folder import DiskFolder
 
 _log = logging.getLogger("exl3d.memory")
@@ -52,6 +53,44 @@ def _weigh(path: Path, name: str) -> Weighed:
     return Weighed(name, shape, weigh(files.tensors, len(shape.layers), tied=shape.tied))
 
 
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What is known about memory before any engine exists."""
+
+    model: Weighed | None = None
+    """None where there is no GPU, or the plan does not understand the model."""
+    census: Census = field(default_factory=Census)
+    layout: Layout = Layout.SPLIT
+    """How an engine's cards are used together."""
+
+    @property
+    def others(self) -> Mapping[str, int]:
+        """What other programs hold, by uuid."""
+        return {gpu.uuid: gpu.used for gpu in self.census.gpus if gpu.used is not None}
+
+
+def forecast(
+    path: Path, name: str, engine: EngineSettings, context: int, learned: Learned, environment: Mapping[str, str]
+) -> Forecast:
+    """Look at model and cards, and refuse what cannot be loaded. Raises ConfigError; touches no GPU.
+
+    A model whose memory the plan does not know is loaded without one: exllamav3 knows more architectures than the plan.
+    """
+    if not wants_gpu(engine.backend):
+        return Forecast()
+    census = take_census(environment)
+    layout = layout_of(engine)
+    if not census.gpus:
+        return Forecast(census=census, layout=layout)
+    try:
+        model = weigh_model(path, name, engine)
+    except ConfigError as problem:
+        _log.warning("loading without a memory plan: %s", problem)
+        return Forecast(census=census, layout=layout)
+    check_fit(model, engine, context, census, learned)
+    return Forecast(model, census, layout)
+
+
 def wants_gpu(backend: BackendKind) -> bool:
     """Whether an engine would load onto GPUs where there are any. A torch that was built for the CPU never does."""
     match backend:
@@ -63,30 +102,30 @@ def wants_gpu(backend: BackendKind) -> bool:
             return False
 
 
-def check_fit(model: Weighed, engine: EngineSettings, context: int, census: Census, learned: Learned, layout: Layout) -> None:
+def check_fit(model: Weighed, engine: EngineSettings, context: int, census: Census, learned: Learned) -> None:
     """Raise ConfigError, with the plan, where what is configured can never be loaded onto the cards of `census`.
 
     With engine.force it is said in the log instead. So is what does not fit only because of other programs on the GPU: they may
     end, and an engine that finds too little memory is built smaller. Of replicas each card must hold a whole one.
     """
+    layout = layout_of(engine)
     labels = [Label(gpu.name, gpu.total, f"GPU {n} ({gpu.name})", gpu.used) for n, gpu in enumerate(census.gpus)]
     if not labels:
         return
-    cards = limited(cards_of(learned, labels, census.driver, layout), engine)
-    engines = [(card,) for card in cards] if layout is Layout.REPLICAS else [cards]
-    demand = demand_of(engine, context, model.draft)
-    alone = Layout.SPLIT if layout is Layout.REPLICAS or len(cards) == 1 else layout
-    for each in engines:
-        now = Planned(model.name, model.shape, model.weights, each, demand, alone, context)
-        ever = replace(now, cards=tuple(replace(card, others=0) for card in each))
-        words = refusal(ever)
-        if words is not None and not engine.force:
-            raise ConfigError(words)
-        words = words or refusal(now)
-        if words is not None:
-            _log.warning("this may end for want of memory: %s", words)
+    cards = cards_of(learned, labels, census.driver, layout)
+    by_uuid = {gpu.uuid: card for gpu, card in zip(census.gpus, cards, strict=True)}
+    for place in places(engine, tuple(by_uuid), 1):
+        own = cards if place.gpus is None else tuple(by_uuid[uuid] for uuid in place.gpus)
+        alone = Layout.SPLIT if len(own) == 1 else layout
+        demand = demand_of(place.settings, context, model.draft)
+        _check(Planned(model.name, model.shape, model.weights, limited(own, place.settings), demand, alone, context), engine)
 
 
-def others_of(census: Census) -> Mapping[str, int]:
-    """What other programs hold, by uuid: asked before any engine exists."""
-    return {gpu.uuid: gpu.used for gpu in census.gpus if gpu.used is not None}
+def _check(now: Planned, engine: EngineSettings) -> None:
+    ever = replace(now, cards=tuple(replace(card, others=0) for card in now.cards))
+    words = refusal(ever)
+    if words is not None and not engine.force:
+        raise ConfigError(words)
+    words = words or refusal(now)
+    if words is not None:
+        _log.warning("this may end for want of memory: %s", words)

@@ -1,4 +1,4 @@
-"""A workforce whose work is looked at: tells the watchdog of each step and changes nothing."""
+"""A workforce whose work is looked at: tells the watchdog of each step, the memory plan of each load, and changes nothing."""
 
 from collections.abc import Callable
 
@@ -8,11 +8,12 @@ from daemon.host.workforce import Fall, Workforce
 
 
 class Overseen:
-    """Passes everything on to `workforce`, and each step to `look` as well."""
+    """Passes everything on to `workforce`, each step to `look` as well, and the greeting of each engine to `greet`."""
 
-    def __init__(self, workforce: Workforce, look: Callable[[int, Step], None]) -> None:
+    def __init__(self, workforce: Workforce, look: Callable[[int, Step], None], greet: Callable[[Hello], None]) -> None:
         self._workforce = workforce
         self._look = look
+        self._greet = greet
 
     def outstanding(self, engine: int) -> bool:
         """See Workforce."""
@@ -20,6 +21,7 @@ class Overseen:
 
     def engine_up(self, engine: int, sink: CommandSink, hello: Hello) -> None:
         """See Workforce."""
+        self._greet(hello)
         self._workforce.engine_up(engine, sink, hello)
 
     def engine_down(self, engine: int, why: str) -> None:

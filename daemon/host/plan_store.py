@@ -6,7 +6,7 @@ A store that cannot be read or written never stops anything: the next load is to
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -17,8 +17,9 @@ from daemon.core.vram_learned import FILE, Learned, learn
 from daemon.core.vram_measured import compare, machine_of
 from daemon.core.vram_model import PAGE
 from daemon.core.vram_report import mib
+from daemon.core.vram_values import Layout
 from daemon.core.wire import Hello
-from daemon.host.fit import Weighed
+from daemon.host.fit import Forecast
 
 _log = logging.getLogger("exl3d.memory")
 
@@ -36,52 +37,41 @@ def read_learned(state_dir: Path) -> Learned:
 
 
 class PlanStore:
-    """Lives on the event loop's thread, but for its construction. `others`: what other programs held before any engine came,
-    by uuid of the GPU; `driver`: its version; `replicas`: whether each engine is one of several. `clock` is wall-clock time.
+    """Lives on the event loop's thread, but for its construction. `forecast` is what was known before any engine came, `engine`
+    and `context` what engines are told to load. `clock` is wall-clock time.
     """
 
     def __init__(
-        self,
-        state_dir: Path,
-        model: Weighed | None,
-        *,
-        others: Mapping[str, int],
-        driver: str,
-        replicas: bool,
-        clock: Callable[[], float],
+        self, state_dir: Path, forecast: Forecast, engine: EngineSettings, context: int, clock: Callable[[], float]
     ) -> None:
         self._path = state_dir / FILE
-        self._model = model
-        self._others = others
-        self._driver = driver
-        self._replicas = replicas
+        self._forecast = forecast
+        self._engine = engine
+        self._context = context
         self._clock = clock
         self.learned = read_learned(state_dir)
         self._written = self.learned
         self._writing: asyncio.Task[None] | None = None
 
-    def loaded(self, hello: Hello, engine: EngineSettings, context: int) -> None:
-        """An engine has loaded. It is on disk a moment later; see `flushed`."""
+    def loaded(self, hello: Hello) -> None:
+        """An engine has loaded. What it took is on disk a moment later; see `flushed`."""
+        model = self._forecast.model
         if not hello.memory:
             _log.info("memory: %s uses no GPU, so there is nothing to compare with the plan", hello.backend)
             return
-        if self._model is None:
+        if model is None:
             return
-        model = self._model
-        allocated = msgspec.structs.replace(engine, cache_tokens=hello.limits.pages * PAGE, max_batch=hello.limits.slots)
+        # An engine that found too little memory is built smaller than configured: what it has is what counts.
+        engine = msgspec.structs.replace(self._engine, cache_tokens=hello.limits.pages * PAGE, max_batch=hello.limits.slots)
+        demand = demand_of(engine, self._context, model.draft)
+        replica = self._forecast.layout is Layout.REPLICAS
         load = compare(
-            self._clock(),
-            model.name,
-            model.shape,
-            model.weights,
-            demand_of(allocated, context, model.draft),
-            hello.memory,
-            self._others,
-            replica=self._replicas,
+            self._clock(), model.name, model.shape, model.weights, demand, hello.memory, self._forecast.others, replica=replica
         )
         for gpu, (device, held) in enumerate(zip(hello.memory, load.cards, strict=True)):
-            _log.info("memory: GPU %d (%s): %s predicted, %s measured", gpu, device.name, mib(held.predicted), mib(held.measured))
-        self.learned = learn(self.learned, machine_of(hello.memory, self._driver, replica=self._replicas), load)
+            predicted, measured, rest = mib(held.predicted), mib(held.measured), mib(held.rest)
+            _log.info("memory: GPU %d (%s): %s predicted, %s measured, %s to learn", gpu, device.name, predicted, measured, rest)
+        self.learned = learn(self.learned, machine_of(hello.memory, self._forecast.census.driver, replica=replica), load)
         if self._writing is None or self._writing.done():
             self._writing = asyncio.get_running_loop().create_task(self._write(), name="memory plan")
 

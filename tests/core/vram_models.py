@@ -1,10 +1,16 @@
 """Written-out configurations of the models exl3d is made for, and the tensors an EXL3 conversion of them would have.
 
+`python -m tests.core.vram_models FOLDER` writes both as directories that `exl3ctl plan` can read: true headers, and holes where
+the weights would be.
+
 Dimensions are those of public models of this family; names are "-like" because nothing here is anybody's file.
 """
 
+import json
+import sys
 from collections.abc import Iterator, Mapping
 from math import prod
+from pathlib import Path
 
 from daemon.core.safetensors_header import Tensor
 from daemon.core.vram_model import AttentionLayer, DeltaLayer, ModelShape, describe
@@ -108,3 +114,25 @@ def weights(config: Mapping[str, object], bits: int = 4) -> Weights:
     """Those tensors, weighed."""
     model = describe(config)
     return weigh(tensors(config, bits), len(model.layers), tied=model.tied)
+
+
+def write_model(directory: Path, config: Mapping[str, object], files: tuple[Tensor, ...] | None = None) -> Path:
+    """A model directory whose weight file has a true header and a hole where the weights would be."""
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": 0}}}))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
+    at, entries = 0, dict[str, object]()
+    for item in files if files is not None else tensors(config):
+        entries[item.name] = {"dtype": item.dtype, "shape": item.shape, "data_offsets": [at, at + item.size]}
+        at += item.size
+    head = json.dumps(entries).encode()
+    with (directory / "model.safetensors").open("wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        file.truncate(8 + len(head) + at)
+    return directory
+
+
+if __name__ == "__main__":
+    for name, described in (("Qwen3.5-27B-like", QWEN3_5_27B), ("Ornith-9B-like", ORNITH_9B)):
+        write_model(Path(sys.argv[1]) / name, described)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import typer
 from typer.testing import CliRunner, Result
 
 from daemon.core.keys import hash_key, new_key
-from daemon.core.safetensors_header import Tensor
 from daemon.core.settings import EngineSettings
 from daemon.core.vram_learned import ASSUMED_OVERHEAD, Held, Learned, Load, Machine, learn
 from daemon.core.vram_values import Layout
@@ -21,26 +19,9 @@ from ops.commands.plan import Asked, CannotPlan, Home, cards_from, plan
 from ops.machine import ThisMachine, look
 from ops.machine_values import Gpu
 from ops.machine_values import Machine as ThatMachine
-from tests.core.vram_models import ORNITH_9B, QWEN3_5_27B, tensors
+from tests.core.vram_models import ORNITH_9B, QWEN3_5_27B, tensors, write_model
 
 GIB = 1 << 30
-
-
-def write_model(directory: Path, config: Mapping[str, object], *, files: tuple[Tensor, ...] | None = None) -> Path:
-    """A model directory whose weight file has a true header and a hole where the weights would be."""
-    directory.mkdir()
-    (directory / "config.json").write_text(json.dumps(config))
-    (directory / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": 0}}}))
-    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
-    at, entries = 0, dict[str, object]()
-    for item in files if files is not None else tensors(config):
-        entries[item.name] = {"dtype": item.dtype, "shape": item.shape, "data_offsets": [at, at + item.size]}
-        at += item.size
-    head = json.dumps(entries).encode()
-    with (directory / "model.safetensors").open("wb") as file:
-        file.write(len(head).to_bytes(8, "little") + head)
-        file.truncate(8 + len(head) + at)
-    return directory
 
 
 def run(*arguments: str | Path) -> Result:
