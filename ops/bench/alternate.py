@@ -2,9 +2,9 @@
 
 On the tiny hybrid, with its real cache and recurrent checkpoints on the CPU. The cache holds what the two are guaranteed and a
 little more. First each conversation is read in cold. Then the two take turns: each asks a short question on top of its
-conversation, and between any two turns a third person, who is guaranteed nothing, sends a prompt of their own that would push
-out whatever was used longest ago. The warm ratio of a person is the median time to the first token of their warm turns over
-that of their cold one.
+conversation, and between any two turns a third person, who is guaranteed nothing, sends prompts of their own: enough to push
+out whatever was used longest ago before its turn comes again. The warm ratio of a person is the median time to the first token
+of their warm turns over that of their cold one. `without_guarantees` is the same where nobody is guaranteed anything.
 
 An 80,000-token conversation takes this model minutes on a CPU; `tokens` is smaller by default and stands in the figures.
 """
@@ -32,12 +32,14 @@ _GUEST = "guest"
 class Size:
     """How much is measured."""
 
-    tokens: int = 16_384
-    turns: int = 4
+    tokens: int = 8192
+    turns: int = 3
     question: int = 60
-    guest_share: float = 0.5
+    guests: int = 2
+    """Prompts of the third person between two turns."""
+    guest_share: float = 1.0
     """Length of the third person's prompts, as a share of a conversation."""
-    spare_share: float = 0.6
+    spare_share: float = 1.1
     """Room beside the two guarantees, as a share of one: the third person's prompt fits, and little else."""
 
 
@@ -57,6 +59,7 @@ class Alternate(msgspec.Struct, frozen=True):
 
     warm_ratio: dict[str, float]
     people: dict[str, Person]
+    without_guarantees: dict[str, Person]
     tokens: int
     pool_tokens: int
     guarantee_tokens: int
@@ -72,22 +75,29 @@ class _Turn:
 
 
 async def measure(size: Size) -> Alternate:
-    """Run it. Raises BenchFailed."""
+    """Run it, with guarantees and without. Raises BenchFailed."""
     guarantee = -(-(size.tokens + 2 * size.question + 64) // _PAGE) * _PAGE + 2 * _PAGE
     pool = 2 * guarantee + int(guarantee * size.spare_share) // _PAGE * _PAGE
+    kept = await _part(size, pool, guarantee)
+    print("without guarantees:", file=sys.stderr)
+    bare = await _part(size, pool, 0)
+    return Alternate(
+        warm_ratio={name: person.warm_ratio for name, person in kept.items()},
+        people=kept,
+        without_guarantees=bare,
+        tokens=size.tokens,
+        pool_tokens=pool,
+        guarantee_tokens=guarantee,
+    )
+
+
+async def _part(size: Size, pool: int, guarantee: int) -> dict[str, Person]:
     people = [PersonSettings(name=name, guaranteed_context=guarantee) for name in _NAMES] + [PersonSettings(name=_GUEST)]
     plan = Plan(cache_tokens=pool, slots=3, people=people)
     with TemporaryDirectory(prefix="exl3d-bench-") as folder:
         async with town_of(write_model(Path(folder)), plan, backend="cpu") as place:
             told = await _take_turns(place, size)
-    found = {name: _person(turns) for name, turns in told.items()}
-    return Alternate(
-        warm_ratio={name: person.warm_ratio for name, person in found.items()},
-        people=found,
-        tokens=size.tokens,
-        pool_tokens=pool,
-        guarantee_tokens=guarantee,
-    )
+    return {name: _person(turns) for name, turns in told.items()}
 
 
 async def _take_turns(place: Town, size: Size) -> dict[str, list[_Turn]]:
@@ -96,8 +106,9 @@ async def _take_turns(place: Town, size: Size) -> dict[str, list[_Turn]]:
         for number, name in enumerate(_NAMES):
             text = f"{words(size.tokens, number)} {words(size.question, 100 + 10 * turn + number)}"
             told[name].append(await _ask(place, name, text))
-            if turn:
-                await _ask(place, _GUEST, words(int(size.tokens * size.guest_share), 1000 + 2 * turn + number))
+            for guest in range(size.guests if turn else 0):
+                seed = 1000 + 100 * turn + 10 * number + guest
+                await _ask(place, _GUEST, words(int(size.tokens * size.guest_share), seed))
     return told
 
 

@@ -24,7 +24,7 @@ _START = 300.0
 """Seconds a process may take until it is ready."""
 _STOP = 15.0
 _POLL = 0.05
-_LINE = 600
+_LINE = 2000
 """Characters of a log line that are shown."""
 _OK = 200
 
@@ -77,7 +77,12 @@ async def daemon(setup: Setup) -> AsyncGenerator[RunningDaemon]:
             engine = next((engine.pid for engine in status.engines if engine.pid is not None), None)
             if engine is None:
                 raise BenchFailed("the daemon is ready but names no engine process")
-            yield RunningDaemon(f"{url}/v1", f"{url}/health", status.model, process.pid, engine, state, log)
+            try:
+                yield RunningDaemon(f"{url}/v1", f"{url}/health", status.model, process.pid, engine, state, log)
+            except BenchFailed:
+                state_now = "still runs" if process.returncode is None else f"had ended with code {process.returncode}"
+                print(f"the daemon {state_now}; its log ends so:\n{end_of(log)}", file=sys.stderr)
+                raise
 
 
 def _write_config(file: Path, setup: Setup, port: int, state: Path) -> Path:
