@@ -20,6 +20,7 @@ from ops.commands.reload import reload
 from ops.commands.restart import restart
 from ops.commands.resume import resume
 from ops.commands.status import status
+from ops.commands.top import top
 from ops.commands.uninstall import uninstall
 from ops.commands.user import group as user
 from ops.errors import OpsError
@@ -34,7 +35,7 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for command in (status, health, incidents, logs, reload, drain, resume, restart, install, uninstall, plan, bench):
+    for command in (status, top, health, incidents, logs, reload, drain, resume, restart, install, uninstall, plan, bench):
         root.command()(command)
     config = typer.Typer(help="The configuration file.", no_args_is_help=True)
     config.command("check")(config_check)

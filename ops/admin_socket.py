@@ -11,7 +11,7 @@ import msgspec
 
 from daemon.core.incidents import IncidentRecord
 from daemon.core.operating import Outcome, Reloaded
-from daemon.core.ports import Health, Status
+from daemon.core.ports import Health, Overview, Status
 from ops import config_file
 from ops.errors import BadConfig, NotRunning, NotUnderstood
 
@@ -83,6 +83,11 @@ def fetch_status(path: Path) -> Status:
     return _exchange(path, "GET", "/status", Status)
 
 
+def fetch_overview(path: Path) -> Overview:
+    """The same with every accepted request."""
+    return _exchange(path, "GET", "/top", Overview)
+
+
 def fetch_health(path: Path, depth: str) -> Health:
     """One of its health checks: live, ready or deep."""
     return _exchange(path, "GET", f"/health?depth={depth}", Health, _LONG_PATIENCE)
@@ -91,6 +96,11 @@ def fetch_health(path: Path, depth: str) -> Health:
 def fetch_incidents(path: Path, limit: int) -> list[IncidentRecord]:
     """The newest incidents, newest first."""
     return _exchange(path, "GET", f"/incidents?limit={limit}", list[IncidentRecord])
+
+
+def command_restart(path: Path, engine: int | None) -> Outcome:
+    """Have an engine replaced; None: all of them."""
+    return command(path, "restart" if engine is None else f"restart?engine={engine}")
 
 
 def command(path: Path, name: str) -> Outcome:
