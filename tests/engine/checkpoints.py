@@ -175,6 +175,58 @@ def write_checkpoint(architecture: Architecture, directory: Path, *, seed: int =
     return directory
 
 
+def write_mtp_checkpoint(directory: Path, *, seed: int = 0) -> Path:
+    """The tiny hybrid as the multimodal uploads are, with a head for multi-token prediction and without a vision tower's weights.
+
+    The head's block is a copy of the model's last one, so that it drafts something the model might say.
+    """
+    write_checkpoint(Architecture.QWEN3_5, directory, seed=seed)
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    sizes = {"patch_size": 16, "temporal_patch_size": 2}
+    vision: dict[str, object] = {
+        "model_type": "qwen3_5",
+        "deepstack_visual_indexes": [],
+        "depth": 1,
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_heads": 2,
+        "num_position_embeddings": 16,
+        "out_hidden_size": 128,
+        "spatial_merge_size": 2,
+        **sizes,
+    }
+    whole: dict[str, object] = {
+        "architectures": ["Qwen3_5ForConditionalGeneration"],
+        "model_type": "qwen3_5",
+        "text_config": config | {"mtp_num_hidden_layers": 1},
+        "vision_config": vision,
+        "vocab_size": VOCABULARY,
+        "eos_token_id": MESSAGE_END,
+        "tie_word_embeddings": False,
+    }
+    (directory / "config.json").write_text(json.dumps(whole, indent=1), encoding="utf-8")
+    images = {
+        "image_processor_type": "Qwen2VLImageProcessorFast",
+        "size": {"shortest_edge": 1024, "longest_edge": 65536},
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "merge_size": 2,
+        **sizes,
+    }
+    (directory / "preprocessor_config.json").write_text(json.dumps(images, indent=1), encoding="utf-8")
+    path = directory / "model.safetensors"
+    weights = load_file(path)
+    last = "model.language_model.layers.3."
+    head = {"mtp.layers.0." + name.removeprefix(last): w.clone() for name, w in weights.items() if name.startswith(last)}
+    width = weights["model.language_model.norm.weight"].shape[0]
+    for name in ("mtp.norm", "mtp.pre_fc_norm_hidden", "mtp.pre_fc_norm_embedding"):
+        head[f"{name}.weight"] = torch.zeros(width, dtype=torch.bfloat16)
+    head["mtp.fc.weight"] = torch.cat([torch.eye(width), torch.eye(width)], dim=1).to(torch.bfloat16) / 2
+    save_file(weights | head, path, metadata={"format": "pt"})
+    return directory
+
+
 class Codebook(Enum):
     """EXL3's three codebooks; the value is the multiplier a checkpoint carries as its marker, None for the default one."""
 

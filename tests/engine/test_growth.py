@@ -2,10 +2,11 @@
 
 import pytest
 
-from daemon.core.settings import BackendKind, EngineSettings
+from daemon.core.settings import EngineSettings
 from daemon.core.wire import Finished, Suspended, Waiting
 from tests.engine.checkpoints import Architecture
 from tests.engine.conftest import ModelPath, NullBench
+from tests.engine.device import BACKEND
 from tests.engine.workbench import Workbench, ask, text
 
 PAGES = 8
@@ -80,9 +81,7 @@ def test_a_running_stream_that_is_suspended_makes_room_for_one_that_waits(crowde
 
 def test_a_hybrid_that_outgrows_its_pool_goes_on_from_its_checkpoint(model_path: ModelPath) -> None:
     """A stream that waits has given its slot back; its state is in the store, and what follows is what would have followed."""
-    settings = EngineSettings(
-        backend=BackendKind.CPU, cache_tokens=5 * 256, max_batch=2, chunk_tokens=512, reserve_tokens=256, threads=1
-    )
+    settings = EngineSettings(backend=BACKEND, cache_tokens=5 * 256, max_batch=2, chunk_tokens=512, reserve_tokens=256, threads=1)
     bench = Workbench(model_path(Architecture.QWEN3_5), settings)
     bench.generator.recurrent_checkpoint_interval = 256
     prompts = {number: text(256 + number, seed=number) for number in (1, 2)}

@@ -5,10 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from daemon.core.settings import BackendKind, EngineSettings
+from daemon.core.settings import EngineSettings
 from daemon.core.wire import Keep, Started, Submit
 from tests.engine.checkpoints import Architecture
 from tests.engine.conftest import ModelPath, NullBench
+from tests.engine.device import BACKEND
 from tests.engine.workbench import Workbench, ask, text
 
 PAGES = 24
@@ -19,7 +20,7 @@ TURN = 5 * 256 + 40
 def _small(model: Path, checkpoint_mib: int = 64) -> Workbench:
     """An engine whose pool holds two grown conversations, and not a third beside them."""
     settings = EngineSettings(
-        backend=BackendKind.CPU,
+        backend=BACKEND,
         cache_tokens=32 * 256,
         max_batch=4,
         chunk_tokens=512,

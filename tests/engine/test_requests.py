@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from daemon.core.settings import BackendKind, EngineSettings
+from daemon.core.settings import EngineSettings
 from daemon.core.wire import (
     FailureClass,
     Finished,
@@ -21,6 +21,7 @@ from daemon.core.wire import (
 )
 from tests.engine.checkpoints import Architecture
 from tests.engine.conftest import ModelPath, NullBench
+from tests.engine.device import BACKEND
 from tests.engine.workbench import GREEDY, Workbench, ask, text
 
 
@@ -107,7 +108,7 @@ def test_an_answer_longer_than_its_reserve_starts_once_and_stays_whole(model_pat
     """Requeues inside the library do not show, and change no id."""
     tight = Workbench(
         model_path(Architecture.QWEN3),
-        EngineSettings(backend=BackendKind.CPU, cache_tokens=1024, max_batch=2, chunk_tokens=512, reserve_tokens=256, threads=1),
+        EngineSettings(backend=BACKEND, cache_tokens=1024, max_batch=2, chunk_tokens=512, reserve_tokens=256, threads=1),
     )
     prompt = text(250)
     assert tight.run(ask(1, prompt, 270))[1] == dense.run(ask(1, prompt, 270))[1]
@@ -246,7 +247,7 @@ def test_a_pool_that_was_claimed_many_times_over_still_gives_the_same_text(
     """Eviction and the library's defragmentation, which moves pages while nothing runs, change no answer."""
     small = Workbench(
         model_path(architecture),
-        EngineSettings(backend=BackendKind.CPU, cache_tokens=1024, max_batch=2, chunk_tokens=512, reserve_tokens=512, threads=1),
+        EngineSettings(backend=BACKEND, cache_tokens=1024, max_batch=2, chunk_tokens=512, reserve_tokens=512, threads=1),
     )
     prompt = text(300)
     first = small.run(ask(1, prompt, 8))[1]

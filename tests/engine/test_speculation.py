@@ -4,6 +4,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
+from safetensors.torch import (
+    load_file,  # pyright: ignore[reportUnknownVariableType] - its PathLike has no parameter
+    save_file,  # pyright: ignore[reportUnknownVariableType] - its PathLike has no parameter
+)
 
 from daemon.core.settings import BackendKind, EngineSettings, Speculation
 from daemon.core.wire import (
@@ -21,7 +26,7 @@ from daemon.core.wire import (
     Tokens,
 )
 from daemon.engine.backend import EngineFailed
-from tests.engine.checkpoints import Architecture, write_checkpoint, write_tokenizer
+from tests.engine.checkpoints import Architecture, write_checkpoint, write_mtp_checkpoint, write_tokenizer
 from tests.engine.conftest import ModelPath
 from tests.engine.workbench import Workbench, ask, text
 
@@ -151,6 +156,35 @@ def test_a_dense_drafter_serves_a_hybrid(plain_hybrid: Workbench, model_path: Mo
     (want,), (got,) = plain_hybrid.run(request).values(), bench.run(request).values()
     plain_hybrid.assert_same(text(300), want, got)
     assert _finished(bench, 1).rejected > 80
+
+
+def test_a_model_s_own_head_drafts_for_it(tmp_path: Path) -> None:
+    """A random head is hardly ever right: what it says comes out of the state again, prompt by prompt, also from the cache."""
+    model = write_mtp_checkpoint(tmp_path / "mtp")
+    alone, bench = _engine(model), _engine(model, Speculation.MTP)
+    for number, ids in ((1, text(300)), (2, text(300))):
+        request = ask(number, ids, 12)
+        (want,), (got,) = alone.run(request).values(), bench.run(request).values()
+        alone.assert_same(ids, want, got)
+        assert _finished(bench, number).rejected > 20
+    assert next(event.cached for event in bench.of(2) if isinstance(event, Started)) == 256
+
+
+def test_what_a_model_s_own_head_gets_right_is_accepted(tmp_path: Path) -> None:
+    """A model that always says the same token is easily guessed: five a pass, and the next turn begins where they ended."""
+    model = write_mtp_checkpoint(tmp_path / "mtp")
+    weights = load_file(model / "model.safetensors")
+    save_file(weights | {"lm_head.weight": torch.zeros_like(weights["lm_head.weight"])}, model / "model.safetensors")
+    bench = _engine(model, Speculation.MTP)
+    prompt = text(300)
+    (said,) = bench.run(ask(1, prompt, 250)).values()
+    assert said == [0] * 250
+    assert _finished(bench, 1).accepted >= 190
+    assert _passes(bench) < 60
+    (more,) = bench.run(ask(2, prompt + said, 5)).values()
+    assert more == [0] * 5
+    assert next(event.cached for event in bench.of(2) if isinstance(event, Started)) == 512
+    bench.generator.pagetable.validate_pagetable([])
 
 
 def test_a_hybrid_goes_on_from_a_checkpoint_made_among_drafts(plain_hybrid: Workbench, ngram_hybrid: Workbench) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import torch
 from exllamav3 import ComboSampler, Job
 
-from daemon.core.settings import BackendKind, EngineSettings
+from daemon.core.settings import EngineSettings
 from daemon.core.wire import (
     Configure,
     Event,
@@ -26,6 +26,7 @@ from daemon.engine.backend import StepResult
 from daemon.engine.exl3 import loading, runtime
 from daemon.engine.tensors import integers
 from tests.engine.child import ids_of
+from tests.engine.device import BACKEND
 
 GREEDY = Sampler(temperature=0.0)
 MOST_STEPS = 20_000
@@ -69,7 +70,7 @@ class Workbench:
 
     def __init__(self, model: Path, settings: EngineSettings | None = None, wake: Callable[[], None] = lambda: None) -> None:
         chosen = settings or EngineSettings(
-            backend=BackendKind.CPU, cache_tokens=8192, max_batch=8, chunk_tokens=512, reserve_tokens=2048, threads=1
+            backend=BACKEND, cache_tokens=8192, max_batch=8, chunk_tokens=512, reserve_tokens=2048, threads=1
         )
         self.watch = Watch()
         self.backend = loading.load(

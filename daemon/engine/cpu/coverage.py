@@ -28,6 +28,7 @@ _CHECKED: Mapping[str, frozenset[str]] = {
     "GatedRMSNorm": frozenset(),
     "Linear": frozenset({"pinned_cuda_view"}),
     "RMSNorm": frozenset(),
+    "Qwen3_5MTPInputLayer": frozenset(),
     "TransformerBlock": frozenset(),
 }
 

@@ -17,8 +17,6 @@ from exllamav3.constants import PAGE_SIZE
 from daemon.core.settings import EngineSettings, Speculation
 from daemon.core.wire import Configure, DeviceMemory, FatalClass
 from daemon.engine.backend import EngineFailed, LoadProgress, PrefillWatch
-from daemon.engine.cpu.coverage import require_operations
-from daemon.engine.cpu.extension import OperationMissing
 from daemon.engine.exl3.backend import Exl3Backend
 from daemon.engine.exl3.constraint import GrammarCompiler
 from daemon.engine.exl3.entrance import Loaded
@@ -28,7 +26,7 @@ from daemon.engine.exl3.json_values import as_list, as_object
 from daemon.engine.exl3.null_parts import NullParts, load_null
 from daemon.engine.exl3.pace import Pace
 from daemon.engine.exl3.runtime import Device, DeviceKind
-from daemon.engine.exl3.speculation import DRAFT_ROWS, Drafting, build_cache, prepare
+from daemon.engine.exl3.speculation import DRAFT_ROWS, Drafting, build_cache, prepare, require_cpu_operations
 from daemon.engine.exl3.ticket import Desk
 from daemon.engine.exl3.watched import ForwardModel, WatchedModel
 
@@ -119,7 +117,7 @@ def _load_parts(configure: Configure, device: Device, tokens: int, progress: Loa
     config = _read_config(configure.model)
     model = Model.from_config(config)
     if device.kind is DeviceKind.CPU:
-        _require_cpu_operations(model)
+        require_cpu_operations(model)
     tokenizer = Tokenizer.from_config(config)
     settings = configure.engine
     drafting = prepare(settings, config, tokens, _read_config, on_cpu=device.kind is DeviceKind.CPU)
@@ -232,14 +230,6 @@ def _build_generator(parts: Parts, desk: Desk, configure: Configure) -> Generato
         ngram_match_min=parts.drafting.ngram_match,
         draft_max_rows=DRAFT_ROWS,
     )
-
-
-def _require_cpu_operations(model: Model) -> None:
-    """Refuse now what would otherwise fail in the middle of somebody's request."""
-    try:
-        require_operations(model)
-    except OperationMissing as problem:
-        raise EngineFailed(FatalClass.CONFIG, str(problem)) from problem
 
 
 def _read_config(directory: str) -> Config:

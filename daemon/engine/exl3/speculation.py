@@ -20,6 +20,7 @@ from daemon.core.settings import EngineSettings, Speculation
 from daemon.core.wire import FatalClass
 from daemon.engine.backend import EngineFailed
 from daemon.engine.cpu.coverage import require_operations
+from daemon.engine.cpu.extension import OperationMissing
 
 DRAFT_TOKENS = 4
 """A draft's length where neither configuration nor drafter says another."""
@@ -82,11 +83,19 @@ def prepare(settings: EngineSettings, config: Config, tokens: int, read: ReadCon
                 )
             model = Model.from_config(config, component="mtp")
     if on_cpu:
-        require_operations(model)
+        require_cpu_operations(model)
         if model.caps.get("recurrent_states"):
             raise _wrong("a draft model with recurrent layers needs a GPU: name one without them in engine.draft_model")
     length = settings.draft_tokens or _default_length(model)
     return Drafting(length, model, build_cache(model, settings, tokens, length))
+
+
+def require_cpu_operations(model: Model) -> None:
+    """Refuse now what would otherwise fail in the middle of somebody's request. Raises EngineFailed."""
+    try:
+        require_operations(model)
+    except OperationMissing as problem:
+        raise _wrong(str(problem)) from problem
 
 
 def build_cache(model: Model, settings: EngineSettings, tokens: int, history: int) -> Cache:
