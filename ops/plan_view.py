@@ -59,7 +59,7 @@ def _layout(layout: LayoutReport, demand: Demand) -> Group:
         replicas = layout.layout is Layout.REPLICAS
         parts.append(Text(f"with {' and '.join(each)} people:" if replicas else f"with {each[0]} people:"))
         parts.extend((_table(layout), *(_bar(plan) for plan in layout.cards)))
-        if layout.pool is not None and len(set(each)) == 1:
+        if layout.pool is not None and len(set(each)) == 1 and layout.layout is not Layout.TENSOR:  # engine.layout has no tensor
             parts.append(Text(f"config.yaml: {_settings(layout, layout.pool, demand)}"))
     return Group(*parts)
 
