@@ -98,6 +98,12 @@ class _Reader(Protocol):
         """Read the whole answer."""
         ...
 
+    def take_plain(self, text: str) -> bool:
+        """Take new text past the cursor, if it stands between two marks for certain. False: nothing was done, and `run` must see
+        it.
+        """
+        ...
+
 
 class MessageParser:
     """Takes one answer apart. Feed it text in order, then finish it once."""
@@ -115,7 +121,7 @@ class MessageParser:
 
     def feed(self, text: str) -> list[Delta]:
         """More of the answer: what is certain now."""
-        if text:
+        if text and not self._reader.take_plain(text):
             self._cursor.feed(text)
             next(self._steps, None)
         return self._transcript.drain()

@@ -27,8 +27,8 @@ async def dial(connect: Connect) -> AsyncIterator[Callable[[Tell, bytes], Awaita
 
         app = web.Application()
         app.router.add_get("/", answer)
-        server = (await connect(app)).server
-        reader, writer = await asyncio.open_connection(server.host, server.port)
+        address = (await connect(app)).make_url("/")
+        reader, writer = await asyncio.open_connection(address.host, address.port)
         opened.append(writer)
         writer.write(b"GET / HTTP/" + version + b"\r\nHost: x\r\n\r\n")
         return reader, writer

@@ -5,6 +5,7 @@ thought, the others are visible; what is addressed to a function is a call, what
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from daemon.chat.parsers.cursor import Cursor, Recorder, Steps
@@ -48,6 +49,8 @@ class Harmony:
         self._shown = False
         self.inside = inside
         """Whether the walk is inside a thought."""
+        self._between: Callable[[str], None] | None = None
+        """Where text goes while the walk waits between two marks, everything before consumed."""
 
     def run(self) -> Steps[None]:
         """Read the whole answer."""
@@ -171,6 +174,22 @@ class Harmony:
                 return
             self._cursor.take(1)
 
+    def take_plain(self, text: str) -> bool:
+        """Take new text of a message that begins no mark, as `_text` would: nearly every token."""
+        show = self._between
+        if show is None or _TEXT.fullmatch(text) is None:
+            return False
+        show(text)
+        self._shown = self._shown or not self.inside
+        return True
+
+    def _next_mark(self, show: Callable[[str], None]) -> Steps[str]:
+        """The next character behind text that begins no mark; empty at the end."""
+        self._between = show
+        character = yield from self._cursor.peek()
+        self._between = None
+        return character
+
     def _text(self, channel: str) -> Steps[None]:
         """A message's text up to its end."""
         self.inside = channel == _ANALYSIS
@@ -181,7 +200,7 @@ class Harmony:
             # Two visible messages are two paragraphs.
             self._transcript.content("\n\n")
             self._transcript.cut()
-        while (yield from self._cursor.peek()):
+        while (yield from self._next_mark(show)):
             text = self._cursor.run(_TEXT)
             if not text:
                 mark = yield from self._cursor.match(_MARKS)

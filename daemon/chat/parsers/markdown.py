@@ -3,6 +3,7 @@
 import re
 
 _MARKS = re.compile(r"\n|`+|~+|[^\n`~]+")
+_SPECIAL = re.compile(r"[\n`~]")
 _MIN_FENCE = 3
 
 
@@ -21,6 +22,9 @@ class CodeTracker:
 
     def show(self, text: str) -> None:
         """Text was shown."""
+        if not self._run and _SPECIAL.search(text) is None:
+            self._indent = self._indent and not text.strip()
+            return
         for found in _MARKS.finditer(text):
             part = found[0]
             if part[0] in "`~":

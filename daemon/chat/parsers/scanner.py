@@ -80,6 +80,8 @@ class Scanner:
         self._thinking = thinking
         self._tools = tools
         self._at = Place(thinking=inside and thinking is not None)
+        self._between = False
+        """Whether the walk waits between two tags, everything before consumed."""
         thought_marks = (thinking.open, thinking.close) if thinking else ()
         openers = self._grammar.openers
         self._content_marks = (*thought_marks, *openers, *self._grammar.strays)
@@ -96,6 +98,21 @@ class Scanner:
         """Whether the walk is inside a thought."""
         return self._at.thinking
 
+    def take_plain(self, text: str) -> bool:
+        """Take new text that begins no tag, as `run` would: nearly every token, so it is worth a way of its own."""
+        if not self._between:
+            return False
+        if self._at.thinking:
+            if self._thought_text.fullmatch(text):
+                self._think(text)
+                return True
+            return False
+        bare = self._grammar.bare
+        if (bare is None or not (self._at.fresh or bare.anywhere)) and self._content_text.fullmatch(text):
+            self._show(text)
+            return True
+        return False
+
     def run(self) -> Steps[None]:
         """Read the whole answer."""
         while not self._cursor.done:
@@ -106,6 +123,13 @@ class Scanner:
         if self._at.thinking:
             self._transcript.end_reasoning()
         self._transcript.finish()
+
+    def _next_tag(self) -> Steps[str]:
+        """The next character behind text that begins no tag; empty at the end."""
+        self._between = True
+        character = yield from self._cursor.peek()
+        self._between = False
+        return character
 
     # --- visible text -------------------------------------------------------------------------------------------------
 
@@ -118,7 +142,7 @@ class Scanner:
         if text:
             self._show(text)
             return
-        if not (yield from self._cursor.peek()):
+        if not (yield from self._next_tag()):
             return
         mark = yield from self._cursor.match(self._content_marks)
         if not mark:
@@ -316,7 +340,7 @@ class Scanner:
         if text:
             self._think(text)
             return
-        if not (yield from self._cursor.peek()):
+        if not (yield from self._next_tag()):
             return
         mark = yield from self._cursor.match(self._thought_marks)
         thinking = self._thinking
