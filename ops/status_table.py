@@ -24,7 +24,7 @@ def status_table(facts: Status) -> RenderableType:
     ready = Text("● ready", style="bold green") if facts.ready else Text("● not ready", style="bold red")
     title = Text.assemble(("exl3d ", "bold"), (facts.version, "dim"), "  ", ready)
     parts: list[RenderableType] = [_rows(_daemon(facts))]
-    for number, engine in enumerate(facts.engines, start=1):
+    for number, engine in enumerate(facts.engines):
         name = f"engine {number}" if len(facts.engines) > 1 else "engine"
         parts += [Text(), _rows(_engine(name, engine))]
     return Panel(Group(*parts), title=title, title_align="left", box=ROUNDED, width=_WIDTH, padding=(1, 2))

@@ -136,6 +136,12 @@ async def test_command_is_carried_out_or_answered_with_409(client: Client, opera
     assert operating.asked == [name, name]
 
 
+async def test_one_engine_is_replaced_by_its_number(client: Client, operating: FakeOperating) -> None:
+    assert (await client.post("/restart?engine=1")).status == 200
+    assert (await client.post("/restart?engine=first")).status == 400
+    assert operating.asked == ["restart 1"]
+
+
 async def test_reload_tells_what_holds_or_is_answered_with_409(client: Client, operating: FakeOperating) -> None:
     response = await client.post("/reload")
     assert (response.status, await response.json()) == (200, {"problem": "", "applied": ["keys"], "waiting": ["port"]})

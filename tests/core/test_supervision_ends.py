@@ -137,6 +137,38 @@ def test_giving_up_tells_the_end_first() -> None:
     assert kinds.index(Fell) < kinds.index(GiveUp)
 
 
+# --- where requests can go on in another engine ---
+
+PLURAL = replace(POLICY, hearing=2.0)
+
+
+def test_end_that_accuses_nobody_is_told_before_the_next_engine_is_started() -> None:
+    _, effects = play([LinkLost(9, 1), Exited(9, 1, -9)], ready(PLURAL), PLURAL)
+    kinds = [type(effect) for effect in effects]
+    assert kinds.index(Interrupt) < kinds.index(Fell) < kinds.index(Spawn)
+
+
+def test_end_that_accuses_is_told_after_a_moment_and_once() -> None:
+    machine, effects = play([Exited(9, 1, -11), Ticked(10.9)], ready(PLURAL), PLURAL)
+    assert falls(effects) == []
+    machine, effects = play([Ticked(11)], machine, PLURAL)
+    assert [(fall.boot, fall.accuses) for fall in falls(effects)] == [(1, True)]
+    _, effects = play([Ticked(12), Greeted(13, 2)], machine, PLURAL)
+    assert falls(effects) == []
+
+
+def test_evidence_that_clears_requests_has_them_told_at_once() -> None:
+    events = [Exited(9, 1, -11), Judged(9.5, 1, Remedy.HOST_REBOOT, Label.XID_ECC, "Xid 48")]
+    _, effects = play(events, ready(PLURAL), PLURAL)
+    assert [fall.accuses for fall in falls(effects)] == [False]
+
+
+def test_engine_that_is_back_within_the_moment_is_told_before_it_serves() -> None:
+    _, effects = play([Exited(9, 1, -11), Greeted(10, 2)], ready(PLURAL), PLURAL)
+    kinds = [type(effect) for effect in effects]
+    assert kinds.index(Fell) < kinds.index(Serve)
+
+
 # --- the memory of the dead ---
 
 

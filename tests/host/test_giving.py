@@ -233,6 +233,8 @@ async def test_promise_larger_than_the_pool_is_told_with_the_arithmetic() -> Non
     hall = Hall({"ada": Share(guaranteed=20_000), "bob": Share(guaranteed=6_000)})
     assert hall.streams.guarantee_problem() is None
     hall.up(pages=100)
+    assert hall.streams.guarantee_problem() is None, "the engine that still loads was not reckoned with"
+    hall.streams.give_up(1, "its card is gone")
     words = hall.streams.guarantee_problem()
     assert words is not None
     assert all(part in words for part in ("20,000 (ada)", "6,000 (bob)", "26,000", "25,600"))

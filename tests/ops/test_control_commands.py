@@ -39,7 +39,12 @@ def _said(value: object, code: int = 200) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize(
     ("arguments", "asked"),
-    [(["restart", "--engine"], "POST /restart"), (["drain"], "POST /drain"), (["resume"], "POST /resume")],
+    [
+        (["restart", "--engine"], "POST /restart"),
+        (["restart", "--engine", "1"], "POST /restart?engine=1"),
+        (["drain"], "POST /drain"),
+        (["resume"], "POST /resume"),
+    ],
 )
 def test_command_is_carried_out_and_its_words_are_shown(tmp_path: Path, arguments: list[str], asked: str, exl3ctl: Tool) -> None:
     where = ["--state-dir", str(tmp_path / "s")]
@@ -135,6 +140,9 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
 def test_restart_of_the_service_is_systemds_work(exl3ctl: Tool, tools: Callable[[], list[str]]) -> None:
     assert exl3ctl("restart").code == 5
     assert tools() == ["systemctl restart exl3d.service"]
+    misread = exl3ctl("restart", "1")
+    assert (misread.code, len(tools())) == (ExitCode.USAGE, 1)
+    assert "--engine" in misread.err
 
 
 @pytest.mark.parametrize("installed", [False, True])

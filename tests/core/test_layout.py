@@ -1,0 +1,112 @@
+"""Which engines there are: how many, on which cards, with which part of the settings."""
+
+from itertools import chain
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.core.errors import ConfigError
+from daemon.core.layout import layout_of, places
+from daemon.core.settings import EngineLayout, EngineSettings
+from daemon.core.vram_values import Layout
+
+AUTO, SPLIT, REPLICAS = EngineLayout.AUTO, EngineLayout.SPLIT, EngineLayout.REPLICAS
+CARDS = ("GPU-a", "GPU-b", "GPU-c")
+
+
+@pytest.mark.parametrize(
+    ("layout", "replicas", "expected"),
+    [
+        (AUTO, None, Layout.SPLIT),
+        (AUTO, 1, Layout.SPLIT),
+        (AUTO, 2, Layout.REPLICAS),
+        (SPLIT, None, Layout.SPLIT),
+        (SPLIT, 1, Layout.SPLIT),
+        (REPLICAS, None, Layout.REPLICAS),
+        (REPLICAS, 1, Layout.REPLICAS),
+    ],
+)
+def test_layout_is_split_unless_replicas_are_asked_for(layout: EngineLayout, replicas: int | None, expected: Layout) -> None:
+    assert layout_of(EngineSettings(layout=layout, replicas=replicas)) is expected
+
+
+@pytest.mark.parametrize("gpus", [None, (), CARDS])
+def test_one_engine_has_the_settings_as_they_are_and_every_card(gpus: tuple[str, ...] | None) -> None:
+    settings = EngineSettings(gpu_split=[11.0, 11.0, 11.0], ram_cache_mib=512)
+    (only,) = places(settings, gpus, 8)
+    assert only.settings == settings
+    assert (only.number, only.gpus, only.folder) == (0, None, "")
+    assert only.environment == {}
+
+
+def test_replicas_get_a_card_each_in_order_and_see_no_other() -> None:
+    laid = places(EngineSettings(layout=REPLICAS), CARDS, 8)
+    assert [place.gpus for place in laid] == [("GPU-a",), ("GPU-b",), ("GPU-c",)]
+    assert [dict(place.environment) for place in laid] == [{"CUDA_VISIBLE_DEVICES": card} for card in CARDS]
+    assert len({place.folder for place in laid}) == 3
+
+
+def test_fewer_replicas_than_cards_leave_the_last_cards_alone() -> None:
+    assert [place.gpus for place in places(EngineSettings(replicas=2), CARDS, 8)] == [("GPU-a",), ("GPU-b",)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus", "words"),
+    [
+        (EngineSettings(replicas=3), CARDS[:2], "engine.replicas is 3, and 2 GPUs can be used"),
+        (EngineSettings(replicas=2), ("GPU-a", "GPU-a"), "engine.replicas is 2, and 1 GPU can be used"),
+        (EngineSettings(replicas=2), (), "no GPU"),
+        (EngineSettings(layout=REPLICAS), None, "engine.replicas says how many"),
+        (EngineSettings(layout=SPLIT, replicas=2), CARDS, "one engine for all GPUs"),
+        (EngineSettings(layout=REPLICAS, gpu_split=[11.0]), CARDS, "names 1 GPUs, and there are 3 replicas"),
+    ],
+)
+def test_what_cannot_be_laid_out_is_refused_with_the_numbers(
+    settings: EngineSettings, gpus: tuple[str, ...] | None, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        places(settings, gpus, 8)
+
+
+def test_size_of_each_card_goes_to_its_engine() -> None:
+    laid = places(EngineSettings(layout=REPLICAS, gpu_split=[11.0, 0.5, 7.0]), CARDS, 8)
+    assert [place.settings.gpu_split for place in laid] == [[11.0], [0.5], [7.0]]
+
+
+@pytest.mark.parametrize(("cores", "threads", "expected"), [(16, None, 4), (2, None, 1), (1, None, 1), (16, 5, 5)])
+def test_engines_on_a_cpu_share_its_cores(cores: int, threads: int | None, expected: int) -> None:
+    laid = places(EngineSettings(replicas=2, threads=threads), None, cores)
+    assert [place.settings.threads for place in laid] == [expected, expected]
+    assert [place.gpus for place in laid] == [None, None]
+
+
+def test_host_memory_is_divided_and_cache_and_streams_are_each_engines_own() -> None:
+    settings = EngineSettings(
+        layout=REPLICAS, cache_tokens=81920, max_batch=8, ram_cache_mib=4096, checkpoint_memory_mib=1, disk_cache_gib=3.0
+    )
+    for place in places(settings, CARDS[:2], 8):
+        part = place.settings
+        assert (part.cache_tokens, part.max_batch) == (81920, 8)
+        assert (part.ram_cache_mib, part.checkpoint_memory_mib, part.disk_cache_gib) == (2048, 1, 1.5)
+
+
+@given(
+    layout=st.sampled_from(EngineLayout),
+    replicas=st.none() | st.integers(1, 16),
+    gpus=st.none() | st.lists(st.sampled_from([f"GPU-{n}" for n in range(6)]), max_size=8),
+    cores=st.integers(1, 64),
+)
+def test_no_two_engines_ever_share_a_card_or_a_folder(
+    layout: EngineLayout, replicas: int | None, gpus: list[str] | None, cores: int
+) -> None:
+    try:
+        laid = places(EngineSettings(layout=layout, replicas=replicas), gpus, cores)
+    except ConfigError:
+        return
+    assert [place.number for place in laid] == list(range(len(laid)))
+    assert len({place.folder for place in laid}) == len(laid)
+    if len(laid) > 1 and gpus is not None:
+        assert all(place.gpus for place in laid)
+        given_out = list(chain.from_iterable(place.gpus or () for place in laid))
+        assert len(given_out) == len(set(given_out))
