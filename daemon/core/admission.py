@@ -1,9 +1,10 @@
 """Who is served when: `decide(state, event, policy) -> (state, effects)`. Fair among people, by what they were served.
 
 Pure: time and everything measured arrive inside events. `host/giving.py` owns the state, carries effects out and tells what came
-of them. What stands where: values `admission_values.py`; the copy a decision works on `admission_book.py`; who holds how much,
-and whether a request fits `admission_floor.py`; whose turn it is `admission_serving.py`; who makes room `admission_yielding.py`;
-questions about a state `admission_views.py`. docs/adr/0004-fair-admission.md says where the rules come from.
+of them. What stands where: values `admission_values.py`, events and effects `admission_events.py`; the copy a decision works on
+`admission_book.py`; who holds how much, and whether a request fits `admission_floor.py`; whose turn it is
+`admission_serving.py`; who makes room `admission_yielding.py`; questions about a state `admission_views.py`; which conversation a
+prompt goes on with `admission_prefixes.py`. docs/adr/0004-fair-admission.md says where the rules come from.
 
 This file takes events in. What holds for all of them:
 
@@ -19,31 +20,33 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from daemon.core.admission_book import Book, extent_of, pages_for
-from daemon.core.admission_floor import rank_of
-from daemon.core.admission_serving import serve
-from daemon.core.admission_values import (
+from daemon.core.admission_events import (
     Acquitted,
-    Admission,
     Arrived,
     Began,
     Decision,
-    Engine,
     EngineDown,
     EngineUp,
     Event,
     Isolated,
     Left,
-    Place,
-    Policy,
     Quoted,
     Rank,
-    Request,
     Returned,
     Served,
     Stepped,
     SuspendAsked,
     Ticked,
     Understood,
+)
+from daemon.core.admission_floor import rank_of
+from daemon.core.admission_serving import serve
+from daemon.core.admission_values import (
+    Admission,
+    Engine,
+    Place,
+    Policy,
+    Request,
 )
 from daemon.core.admission_views import refusal
 from daemon.core.requests import Priority

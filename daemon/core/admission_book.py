@@ -7,17 +7,19 @@ three agree.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from daemon.core.admission_values import (
-    Admission,
+from daemon.core.admission_events import (
     Decision,
     Effect,
-    Engine,
     Give,
+    Suspend,
+)
+from daemon.core.admission_values import (
+    Admission,
+    Engine,
     Person,
     Place,
     Policy,
     Request,
-    Suspend,
     Warm,
 )
 

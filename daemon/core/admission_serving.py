@@ -19,8 +19,16 @@ from functools import partial
 from itertools import takewhile
 
 from daemon.core.admission_book import Book
+from daemon.core.admission_events import (
+    AskQuote,
+    Keep,
+)
 from daemon.core.admission_floor import Floor
-from daemon.core.admission_values import AskQuote, Keep, Quote, Reason, Request
+from daemon.core.admission_values import (
+    Quote,
+    Reason,
+    Request,
+)
 from daemon.core.admission_yielding import make_room, relieve
 
 PASSES = 16

@@ -7,9 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from daemon.core.admission_book import Book
+from daemon.core.admission_events import (
+    Refuse,
+)
 from daemon.core.admission_floor import Floor
 from daemon.core.admission_serving import find_room
-from daemon.core.admission_values import Admission, Policy, Reason, Refuse, Request
+from daemon.core.admission_values import (
+    Admission,
+    Policy,
+    Reason,
+    Request,
+)
 from daemon.core.settings import SharingOrder
 
 LEAST_WAIT = 1.0

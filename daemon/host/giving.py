@@ -25,10 +25,8 @@ from dataclasses import dataclass, replace
 from msgspec.structs import replace as changed
 
 from daemon.core.admission import decide
-from daemon.core.admission_prefixes import PrefixIndex
-from daemon.core.admission_values import (
+from daemon.core.admission_events import (
     Acquitted,
-    Admission,
     Arrived,
     AskQuote,
     Began,
@@ -37,11 +35,9 @@ from daemon.core.admission_values import (
     EngineUp,
     Event,
     Give,
-    Hint,
     Isolated,
     Keep,
     Left,
-    Policy,
     Quoted,
     Rank,
     Refuse,
@@ -53,6 +49,12 @@ from daemon.core.admission_values import (
     Ticked,
     Understood,
     Waits,
+)
+from daemon.core.admission_prefixes import PrefixIndex
+from daemon.core.admission_values import (
+    Admission,
+    Hint,
+    Policy,
 )
 from daemon.core.admission_views import SharingFigures, figures, guarantee_problem
 from daemon.core.errors import Overloaded

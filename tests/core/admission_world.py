@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from daemon.core.admission import decide
-from daemon.core.admission_values import (
-    Admission,
+from daemon.core.admission_events import (
     Arrived,
     AskQuote,
     Began,
@@ -19,10 +18,8 @@ from daemon.core.admission_values import (
     EngineUp,
     Event,
     Give,
-    Hint,
     Keep,
     Left,
-    Policy,
     Quoted,
     Rank,
     Refuse,
@@ -32,6 +29,11 @@ from daemon.core.admission_values import (
     Suspend,
     Understood,
     Waits,
+)
+from daemon.core.admission_values import (
+    Admission,
+    Hint,
+    Policy,
 )
 from daemon.core.requests import Priority
 

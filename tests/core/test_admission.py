@@ -6,8 +6,7 @@ from types import MappingProxyType
 import pytest
 
 from daemon.core.admission import decide
-from daemon.core.admission_values import (
-    Admission,
+from daemon.core.admission_events import (
     Arrived,
     AskQuote,
     Began,
@@ -15,21 +14,24 @@ from daemon.core.admission_values import (
     EngineUp,
     Event,
     Give,
-    Hint,
     Isolated,
     Keep,
     Left,
-    Policy,
     Quoted,
     Rank,
     Refuse,
     Returned,
     Served,
-    Share,
     Stepped,
     Suspend,
     Understood,
     Waits,
+)
+from daemon.core.admission_values import (
+    Admission,
+    Hint,
+    Policy,
+    Share,
 )
 from daemon.core.requests import Priority
 from daemon.core.settings import SharingOrder

@@ -5,18 +5,20 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from daemon.core.admission_values import (
+from daemon.core.admission_events import (
     Acquitted,
-    Admission,
     Event,
     Give,
     Isolated,
-    Policy,
     Refuse,
-    Share,
     Suspend,
     SuspendAsked,
     Ticked,
+)
+from daemon.core.admission_values import (
+    Admission,
+    Policy,
+    Share,
 )
 from daemon.core.requests import Priority
 from daemon.core.settings import SharingOrder

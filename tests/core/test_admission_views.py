@@ -3,8 +3,21 @@
 import pytest
 
 from daemon.core.admission import decide
+from daemon.core.admission_events import (
+    Arrived,
+    EngineDown,
+    EngineUp,
+    Event,
+    Isolated,
+)
 from daemon.core.admission_prefixes import MOST_CONVERSATIONS, PrefixIndex
-from daemon.core.admission_values import Admission, Arrived, EngineDown, EngineUp, Event, Hint, Isolated, Policy, Reason, Share
+from daemon.core.admission_values import (
+    Admission,
+    Hint,
+    Policy,
+    Reason,
+    Share,
+)
 from daemon.core.admission_views import figures, guarantee_problem
 from daemon.core.people import merge
 from daemon.core.prefix_watch import Trace
