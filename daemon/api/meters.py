@@ -136,6 +136,8 @@ class Meters:
         ):
             sheet.put(name, value)
         for person, tokens in self.people.items():
+            for rejection in Rejection:
+                sheet.put(Name.REJECTIONS, 0, rejection.value, person)
             sheet.put(Name.PERSON_PROMPT, tokens.prompt, person)
             sheet.put(Name.PERSON_CACHED, tokens.cached, person)
             sheet.put(Name.PERSON_GENERATED, tokens.generated, person)

@@ -7,6 +7,7 @@ from daemon.api.metric_names import Name
 from daemon.api.metric_sheet import Sheet
 from daemon.core.admission_values import Reason
 from daemon.core.admission_views import SharingFigures
+from daemon.core.faults_values import Label
 from daemon.core.gpu import GpuReading
 from daemon.core.ports import EngineStatus, Status
 from daemon.core.prefix_watch import MissCause, PrefixFigures
@@ -34,6 +35,8 @@ def fill(sheet: Sheet, status: Status, label: Callable[[str], str]) -> None:
         (Name.CONVICTIONS, status.convictions),
     ):
         sheet.put(name, value)
+    for known in Label:
+        sheet.put(Name.INCIDENTS, 0, known.value)  # a counter that is born at 1 never rises in Prometheus's eyes
     for kind, count in status.incidents.items():
         sheet.put(Name.INCIDENTS, count, kind)
     for sense in status.senses:

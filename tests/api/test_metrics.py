@@ -23,6 +23,7 @@ from daemon.core.errors import (
     ShuttingDown,
     Unauthorized,
 )
+from daemon.core.faults_values import Label
 from daemon.core.gpu import GpuReading
 from daemon.core.keys import SALT_BYTES, SECRET_BYTES, hash_key, new_key
 from daemon.core.ports import Status
@@ -122,6 +123,7 @@ def test_states_of_engines_are_those_of_the_supervisor() -> None:
 async def test_trouble_drafts_and_gpus_are_told_and_what_a_driver_hides_is_left_out() -> None:
     found = await samples(FULL)
     assert found["exl3d_incidents_total{label=cuda_error}"] == 2
+    assert found[f"exl3d_incidents_total{{label={Label.CUDA_OOM.value}}}"] == 0
     assert found["exl3d_interruptions_total"] == 4
     assert found["exl3d_spec_decode_num_accepted_tokens_total"] == 70
     assert found["exl3d_spec_decode_num_rejected_tokens_total"] == 30
@@ -186,7 +188,9 @@ async def test_rejected_requests_are_counted_by_reason_and_person(connect: Conne
     headers = {"Authorization": f"Bearer {key}"}
     assert (await client.post(PATH, json={**CHAT, "stream": stream}, headers=headers)).status == 429
     assert (await client.post(PATH, json=CHAT)).status == 401
+    assert (await client.get("/v1/models", headers=headers)).status == 200
     text = await (await client.get("/metrics", headers=headers)).text()
+    assert 'exl3d_rejections_total{person="ann",reason="quota"} 0.0' in text
     assert 'exl3d_rejections_total{person="ann",reason="own_limit"} 1.0' in text
     assert 'exl3d_rejections_total{person="",reason="no_key"} 1.0' in text
 
