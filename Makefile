@@ -15,6 +15,7 @@ PYTEST_ARGS ?=
 # Files of tests run at a time.
 WORKERS ?= 2
 BENCH_ARGS ?=
+GPU_ARGS ?=
 MINUTES ?= 10
 SERVE_ARGS ?=
 
@@ -24,7 +25,7 @@ SERVE_ARGS ?=
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  DEVICE=cpu with install or serve ignores a GPU."
-	@echo "  SERVE_ARGS, PYTEST_ARGS and BENCH_ARGS are passed on, as in: make serve SERVE_ARGS='--port 8000'"
+	@echo "  SERVE_ARGS, PYTEST_ARGS, GPU_ARGS and BENCH_ARGS are passed on, as in: make serve SERVE_ARGS='--port 8000'"
 
 install: $(SERVE_STAMP) ## make .venv fit this machine: GPU or CPU build of torch, exllamav3, exl3d
 
@@ -37,8 +38,8 @@ test: $(TEST_STAMP) ## run the tests
 		|| echo "make test: the demo model is not there; its tests will be skipped" >&2
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
-test-gpu: $(TEST_STAMP) ## run the tests that need an NVIDIA GPU
-	$(BIN)/python -m pytest -m gpu $(PYTEST_ARGS)
+test-gpu: $(TEST_STAMP) ## what only an NVIDIA GPU can show, in 10 minutes: one JSON report (docs/GPU.md)
+	$(BIN)/python -m tests.gpu $(GPU_ARGS)
 
 lint: $(TEST_STAMP) ## format, lint, types, room borders
 	$(BIN)/ruff format --check
