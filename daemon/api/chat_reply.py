@@ -145,6 +145,10 @@ class ChatVoice:
         self._head = b"data: " + _encode(head)[:-1] + b',"choices":[{"index":%d,"delta":' % index
         self._plain_tail = b',"logprobs":null,"finish_reason":null}]'
         self._close = b',"usage":null}\n\n' if style.include_usage else b"}\n\n"
+        self._plain_end = None if logprobs or style.continuous_usage else b"}" + self._plain_tail + self._close
+        """All behind a text, where nothing in it changes."""
+        self._content = self._head + b'{"content":'
+        self._thought = self._head + b'{"reasoning_content":'
         self._opened = False
 
     def take(self, event: StreamEvent) -> bytes:
@@ -166,6 +170,14 @@ class ChatVoice:
             return b""
         deltas = self._parser.feed(piece.text)
         self.watch.count_reasoning(deltas, len(piece.ids))
+        if self._opened and self._plain_end is not None and len(deltas) == 1:  # nearly every token
+            match deltas[0]:
+                case ContentDelta(text):
+                    return self._content + _encode(text) + self._plain_end
+                case ReasoningDelta(text):
+                    return self._thought + _encode(text) + self._plain_end
+                case CallStart() | CallArguments() | CallEnd():
+                    pass
         return self._chunks(deltas)
 
     def _chunks(self, deltas: Sequence[Delta]) -> bytes:

@@ -93,6 +93,8 @@ class TextVoice:
         head = {"id": facts.id, "object": OBJECT, "created": facts.created, "model": facts.model}
         self._head = b"data: " + _encode(head)[:-1] + b',"choices":[{"index":%d,"text":' % index
         self._close = b',"usage":null}\n\n' if style.include_usage else b"}\n\n"
+        self._plain_end = None if style.continuous_usage else b',"logprobs":null,"finish_reason":null}]' + self._close
+        """All behind a text without logprobs, where nothing in it changes."""
 
     def take(self, event: StreamEvent) -> bytes:
         """The chunks that an event makes."""
@@ -113,6 +115,8 @@ class TextVoice:
             logprobs = _encode(found)
         elif not piece.text:
             return b""
+        if self._plain_end is not None and not piece.logprobs and not self._echo:
+            return self._head + _encode(piece.text) + self._plain_end
         text = _encode(self._echo + piece.text)
         self._echo = ""
         return self._head + text + b',"logprobs":' + logprobs + b',"finish_reason":null}]' + self._end_of_chunk()

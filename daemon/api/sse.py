@@ -36,8 +36,8 @@ class EventStream:
         self._last = 0.0
         self._hanging_since: float | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._chunks = False
-        """Whether the response goes out in chunks: it has begun, and the client speaks HTTP/1.1."""
+        self._chunked: web.RequestHandler | None = None
+        """The connection, while the response goes out in chunks: it has begun, and the client speaks HTTP/1.1."""
 
     @property
     def begun(self) -> bool:
@@ -50,7 +50,7 @@ class EventStream:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._chunks = False
+        self._chunked = None
         try:
             if kind is None and self.begun:
                 self._hanging_since = time.monotonic()
@@ -63,9 +63,11 @@ class EventStream:
         """Write finished events at once. False: nothing was written; the response has not begun, the reader lags or is gone, and
         `send` knows what to do.
         """
-        protocol = self._request.protocol
+        protocol = self._chunked
+        if protocol is None or protocol.writing_paused:
+            return False
         transport = protocol.transport
-        if not self._chunks or transport is None or protocol.writing_paused or transport.is_closing():
+        if transport is None or transport.is_closing():
             return False
         transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         self._last = time.monotonic()
@@ -80,7 +82,8 @@ class EventStream:
         if self._request.protocol.writing_paused:
             await self._request.writer.drain()
         self._hanging_since = None
-        self._chunks = self.response.headers.get(hdrs.TRANSFER_ENCODING) == "chunked"
+        if self.response.headers.get(hdrs.TRANSFER_ENCODING) == "chunked":
+            self._chunked = self._request.protocol
 
     async def _keep(self) -> None:
         """Fill silence with comments; cut off a reader that takes nothing any more."""

@@ -137,8 +137,9 @@ class Outbox:
 
     def _give(self, take: Callable[[StreamEvent], bool]) -> bool:
         """Whether that was enough: `take` wants no more now, or nothing more will come."""
-        while (event := self._next()) is not None:
-            if not take(event):
+        while self._events or self._ids or self._text:
+            event = self._next()
+            if event is not None and not take(event):
                 return True
         return self._closed
 

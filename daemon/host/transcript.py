@@ -1,7 +1,7 @@
 """What one request has said so far: ids, text, where its thought ends. Untouched by the death of an engine."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,9 +12,8 @@ from daemon.host.detokenizer import Vocabulary
 from daemon.host.stop_strings import StopMatcher
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Text that became certain, and the stop string that ended it."""
+class Text(NamedTuple):
+    """Text that became certain, and the stop string that ended it. A tuple, since one is made for every token."""
 
     text: str
     stop: str | None = None
