@@ -151,6 +151,7 @@ def assemble(origin: Origin, systemd: Systemd, on_change: Callable[[str, View], 
         stall_limit=settings.supervisor.step_stall_seconds,
         clock=time.monotonic,
         surroundings=Surroundings(watchdog.senses, watchdog.readings, incidents.counts),
+        gpus=[place.gpus or () for place in layout],
     )
 
     def read() -> Configuration:

@@ -26,7 +26,8 @@ def status_table(facts: Status) -> RenderableType:
     parts: list[RenderableType] = [_rows(_daemon(facts))]
     for number, engine in enumerate(facts.engines):
         name = f"engine {number}" if len(facts.engines) > 1 else "engine"
-        parts += [Text(), _rows(_engine(name, engine))]
+        numbers = [str(index) for index, gpu in enumerate(facts.gpus) if gpu.uuid in engine.gpus]
+        parts += [Text(), _rows(_engine(name, engine, f"GPU {', '.join(numbers)}" if numbers else ""))]
     return Panel(Group(*parts), title=title, title_align="left", box=ROUNDED, width=_WIDTH, padding=(1, 2))
 
 
@@ -84,9 +85,9 @@ def _requests(facts: Status) -> Text:
     return Text.assemble(running, ", ", queued, f", {facts.requests:,} since start")
 
 
-def _engine(name: str, engine: EngineStatus) -> Iterator[tuple[str, RenderableType]]:
+def _engine(name: str, engine: EngineStatus, where: str) -> Iterator[tuple[str, RenderableType]]:
     state = Text(engine.state, style=_STYLES.get(engine.state, "bold"))
-    yield name, Text.assemble(state, f"  {engine.backend}" if engine.backend else "")
+    yield name, Text.assemble(state, *(f"  {words}" for words in (engine.backend, where) if words))
     if engine.detail:
         yield "", Text(engine.detail)
     if engine.loading is not None:

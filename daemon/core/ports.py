@@ -111,6 +111,8 @@ class EngineStatus:
     """Requests that lost the last engine in this place and wait for their next token."""
     recovery_seconds: float = 0.0
     """Longest wait after that loss, of those that have got it."""
+    gpus: tuple[str, ...] = ()
+    """Uuids of the GPUs that it alone uses, where there are replicas."""
 
 
 @dataclass(frozen=True, slots=True)

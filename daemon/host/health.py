@@ -69,7 +69,9 @@ class Surroundings:
 
 
 class Watch:
-    """Looks at the registry and at one supervisor an engine: `views` tells what each knows. `version` is for status."""
+    """Looks at the registry and at one supervisor an engine: `views` tells what each knows. `version` is for status, and so
+    are `gpus`: the cards of each engine, by uuid.
+    """
 
     def __init__(
         self,
@@ -81,7 +83,9 @@ class Watch:
         stall_limit: float,
         clock: Callable[[], float],
         surroundings: Surroundings | None = None,
+        gpus: Sequence[tuple[str, ...]] = (),
     ) -> None:
+        self._gpus = tuple(gpus)
         self._surroundings = surroundings or Surroundings(tuple, tuple, dict)
         self._version = version
         self._streams = streams
@@ -196,4 +200,5 @@ class Watch:
             interval=0 if hello is None else hello.limits.interval,
             recovering=recovery.waiting,
             recovery_seconds=max(recovery.waited, default=0.0),
+            gpus=self._gpus[engine] if self._gpus else (),
         )

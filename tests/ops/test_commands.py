@@ -234,6 +234,13 @@ def test_table_names_engines_where_there_are_several() -> None:
     assert "engine 1" in drawn
 
 
+def test_table_says_which_gpu_a_replica_has() -> None:
+    gpus = (GpuReading("RTX 5070", "GPU-1", "0000:01:00"), GpuReading("RTX 5070", "GPU-2", "0000:02:00"))
+    drawn = _drawn(replace(STATUS, gpus=gpus, engines=(ENGINE, replace(ENGINE, gpus=("GPU-2",)))))
+    lines = [line for line in drawn.splitlines() if "engine 0" in line or "engine 1" in line]
+    assert ["GPU 1" in line for line in lines] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [(0.4, "0 s"), (59.9, "59 s"), (61, "1 min 1 s"), (3600, "1 h 0 min"), (90061, "1 d 1 h"), (86400 * 40, "40 d 0 h")],
