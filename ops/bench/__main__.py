@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from ops import demo_model
-from ops.bench import alternate, fairness, health, interference, overhead, pool, prefix, recovery, soak, streams
+from ops.bench import alternate, cpu, fairness, health, interference, overhead, pool, prefix, recovery, soak, streams
 from ops.errors import OpsError
 from ops.exit_codes import ExitCode
 from ops.options import print_json
@@ -134,6 +134,11 @@ async def _alternate(given: _Given) -> alternate.Alternate:
     return await alternate.measure(size)
 
 
+async def _cpu(given: _Given) -> cpu.Cpu:
+    usual = cpu.Size()
+    return await cpu.measure(await _demo(), cpu.Size(given.count("runs", usual.runs), given.count("tokens", usual.tokens)))
+
+
 _SPEED = ("--speed", "how much faster than the profile the model is; figures are given at the profile's own speed")
 
 _SCENARIOS = {
@@ -190,6 +195,11 @@ _SCENARIOS = {
         "whether two people's long conversations both stay warm",
         (("--tokens", "of a conversation"), ("--turns", "warm turns of each")),
         _alternate,
+    ),
+    "cpu": _Scenario(
+        "how fast the CPU path is against transformers, on the demo model",
+        (("--runs", "rounds; the median ratio counts"), ("--tokens", "tokens of each answer")),
+        _cpu,
     ),
     "soak": _Scenario(
         "whether anything grows while clients come, go and vanish and engines are killed",

@@ -135,6 +135,13 @@ async def bare(setup: Setup) -> AsyncGenerator[Bare]:
     arguments += ["--cache-tokens", str(setup.cache_tokens), "--max-batch", str(setup.max_batch), "--threads", str(setup.threads)]
     if setup.base.engine.null_profile is not None:
         arguments += ["--null-profile", setup.base.engine.null_profile]
+    async with speaker(arguments) as generator:
+        yield generator
+
+
+@contextlib.asynccontextmanager
+async def speaker(arguments: Sequence[str]) -> AsyncGenerator[Bare]:
+    """Start a Python process that answers as the bare generator does, and wait until it is ready."""
     with tempfile.TemporaryDirectory(prefix="exl3d-bench-") as folder:
         log = Path(folder, "log")
         async with _child(arguments, log) as process:

@@ -30,7 +30,7 @@ class Size:
     tokens: int = 128
     prompt_tokens: int = 32
     slots: int = 64
-    max_queued: int = 256
+    max_queued: int = 300
     beside_bare: int = 64
     """Streams at which the bare generator is compared."""
     bare_tokens: int = 256
