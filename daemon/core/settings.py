@@ -74,6 +74,13 @@ class LogFormat(Enum):
     JSON = "json"
 
 
+class LoraSettings(_Section, frozen=True):
+    """An adapter that is part of the model for everybody."""
+
+    path: Annotated[str, Meta(description="Directory with PEFT's adapter_config.json and adapter_model.safetensors")]
+    scale: Annotated[float, Meta(description="Strength, on top of the adapter's own alpha / rank")] = 1.0
+
+
 class EngineSettings(_Section, frozen=True):
     """The engine process: memory and pace."""
 
@@ -122,6 +129,13 @@ class EngineSettings(_Section, frozen=True):
     draft_tokens: Annotated[
         Annotated[int, Meta(ge=1, le=16)] | None, Meta(description="Tokens a draft is long; null: as its drafter suggests")
     ] = None
+    loras: Annotated[
+        list[LoraSettings],
+        Meta(
+            description="LoRA adapters, as [{path: /models/tuned, scale: 1.0}]: summed, and in force for every request. The fast"
+            " decode kernels know none and are off in the layers that have one, so that answers come slower"
+        ),
+    ] = []
     gpu_split: Annotated[
         list[float] | None, Meta(description="GiB of each GPU to use, as [11.0, 11.0]; null: filled in order as needed")
     ] = None

@@ -17,6 +17,7 @@ from exllamav3.constants import PAGE_SIZE
 from daemon.core.settings import EngineSettings, Speculation
 from daemon.core.wire import Configure, DeviceMemory, FatalClass
 from daemon.engine.backend import EngineFailed, LoadProgress, PrefillWatch
+from daemon.engine.exl3 import lora
 from daemon.engine.exl3.backend import Exl3Backend
 from daemon.engine.exl3.constraint import GrammarCompiler
 from daemon.engine.exl3.entrance import Loaded
@@ -59,6 +60,7 @@ def load(
     tokens = cache_tokens(configure, device)
     _check_tiers(settings, device)
     _check_drafts(settings, device)
+    _check_adapters(settings, device)
     desk = Desk()
     try:
         if device.kind is DeviceKind.NULL:
@@ -120,6 +122,7 @@ def _load_parts(configure: Configure, device: Device, tokens: int, progress: Loa
         require_cpu_operations(model)
     tokenizer = Tokenizer.from_config(config)
     settings = configure.engine
+    adapters = [lora.read(adapter) for adapter in settings.loras]
     drafting = prepare(settings, config, tokens, _read_config, on_cpu=device.kind is DeviceKind.CPU)
     cache = build_cache(model, settings, tokens, drafting.tokens)
 
@@ -144,6 +147,7 @@ def _load_parts(configure: Configure, device: Device, tokens: int, progress: Loa
         else:
             _tell_modules(model, loading)
             model.load(device=device.torch_device, max_chunk_size=settings.chunk_tokens)
+        lora.apply(model, adapters)
         _warm_up(model, cache, settings, device, warming)
     return Parts(
         model=model,
@@ -205,9 +209,23 @@ def _check_drafts(settings: EngineSettings, device: Device) -> None:
         raise EngineFailed(FatalClass.CONFIG, "the null backend drafts nothing: set engine.speculation to none")
 
 
+def _check_adapters(settings: EngineSettings, device: Device) -> None:
+    if device.kind is DeviceKind.NULL and settings.loras:
+        raise EngineFailed(FatalClass.CONFIG, "the null backend has no layers: leave engine.loras empty")
+
+
+def prefix_directory(configure: Configure) -> Path:
+    """Where prefixes outlive the process: the library tells models apart there, but not the adapters on them.
+
+    Raises EngineFailed where an adapter cannot be read.
+    """
+    shared = Path(configure.state_dir, "prefixes")
+    return shared if not configure.engine.loras else shared / f"lora-{lora.digest(configure.engine.loras)}"
+
+
 def _build_generator(parts: Parts, desk: Desk, configure: Configure) -> Generator:
     settings = configure.engine
-    disk = Path(configure.state_dir, "prefixes") if settings.disk_cache_gib else None
+    disk = prefix_directory(configure) if settings.disk_cache_gib else None
     if disk is not None:
         disk.mkdir(parents=True, exist_ok=True)
     return Generator(

@@ -1,0 +1,6 @@
+from exllamav3.model import Module
+
+class GatedDeltaNet(Module):
+    bc: object | None
+    bc_split: bool
+    multi_qkvz: object | None

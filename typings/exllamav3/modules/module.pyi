@@ -1,0 +1,1 @@
+from exllamav3.model import Module as Module

@@ -1,0 +1,3 @@
+from exllamav3.model import Module
+
+class TransformerBlock(Module): ...
