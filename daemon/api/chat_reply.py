@@ -171,13 +171,11 @@ class ChatVoice:
         deltas = self._parser.feed(piece.text)
         self.watch.count_reasoning(deltas, len(piece.ids))
         if self._opened and self._plain_end is not None and len(deltas) == 1:  # nearly every token
-            match deltas[0]:
-                case ContentDelta(text):
-                    return self._content + _encode(text) + self._plain_end
-                case ReasoningDelta(text):
-                    return self._thought + _encode(text) + self._plain_end
-                case CallStart() | CallArguments() | CallEnd():
-                    pass
+            only = deltas[0]
+            if isinstance(only, ContentDelta):
+                return self._content + _encode(only.text) + self._plain_end
+            if isinstance(only, ReasoningDelta):
+                return self._thought + _encode(only.text) + self._plain_end
         return self._chunks(deltas)
 
     def _chunks(self, deltas: Sequence[Delta]) -> bytes:

@@ -178,9 +178,10 @@ class Transcript:
         self._texts.append(text)
 
     def _settle(self) -> None:
-        if self._make is not None and self._texts:
-            self._deltas.append(self._make("".join(self._texts)))
-        self._texts.clear()
+        texts = self._texts
+        if self._make is not None and texts:
+            self._deltas.append(self._make(texts[0] if len(texts) == 1 else "".join(texts)))
+            texts.clear()
         self._make = None
 
 
