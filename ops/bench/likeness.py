@@ -14,7 +14,7 @@ from enum import Enum
 from ops.bench.hearing import Heard, Token
 from ops.errors import BenchFailed
 
-NEAR_TIE = 0.3
+NEAR_TIE = 0.05
 """Nats between two tokens below which rounding may choose: that far other batch shapes move the logits of a random fp16 model."""
 _PART = "\N{REPLACEMENT CHARACTER}"
 """What stands for a token that is a part of a character."""
