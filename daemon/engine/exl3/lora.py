@@ -228,7 +228,7 @@ def _recipe(config: Mapping[str, object], path: str) -> _Recipe:
 def _pair(settings: LoraSettings, layer: str, parts: Mapping[str, torch.Tensor], recipe: _Recipe) -> Pair:
     down, up = parts.get("A"), parts.get("B")
     if down is None or up is None:
-        raise _wrong(settings.path, f"has one half of {layer} only: lora_{'B' if down is None else 'A'} is missing")
+        raise _wrong(settings.path, f"has one half of {layer} only: lora_{'A' if down is None else 'B'} is missing")
     rank = down.shape[0]
     if up.shape[1] != rank or recipe.rank not in {None, rank}:
         said = "" if recipe.rank is None else f", and {CONFIG_FILE} says r = {recipe.rank}"

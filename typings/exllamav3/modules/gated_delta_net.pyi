@@ -4,3 +4,4 @@ class GatedDeltaNet(Module):
     bc: object | None
     bc_split: bool
     multi_qkvz: object | None
+    ba_weight_filled: bool
