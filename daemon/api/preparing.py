@@ -287,8 +287,9 @@ class Preparing:
 
     @contextmanager
     def _place(self) -> Generator[None]:
-        """A place among those being prepared. Raises Overloaded."""
-        if self._busy >= self._settings.server.max_queued:
+        """A place among those being prepared: as many as may wait or run afterwards. Raises Overloaded."""
+        settings = self._settings
+        if self._busy >= settings.server.max_queued + settings.engine.max_batch:
             raise Overloaded("Too many requests are being read at this moment.", _BUSY_RETRY, own_limit=False)
         self._busy += 1
         try:

@@ -13,6 +13,7 @@ from daemon.api.messages_schemas import MessagesBody
 from daemon.api.parameters import NO_EFFECT, REFUSED
 from daemon.api.responses_schemas import ResponsesBody
 from daemon.api.schemas import MAX_COUNT, MAX_REACH, MAX_TOP_K, ChatBody, CompletionBody
+from daemon.core.settings import EngineSettings, ServerSettings, Settings
 from daemon.core.wire import Submit
 from tests.api.conftest import Connect
 from tests.api.fakes import FakeServing, FakeTokenizing, application, settings
@@ -292,27 +293,28 @@ def test_no_parameter_is_in_two_tables() -> None:
     assert not set(REFUSED) & set(NO_EFFECT)
 
 
-async def test_more_bodies_at_once_than_may_queue_are_turned_away(connect: Connect) -> None:
+async def test_more_bodies_at_once_than_may_run_and_queue_are_turned_away(connect: Connect) -> None:
     go = asyncio.Event()
 
     class Slow(FakeTokenizing):
-        waiting = False
+        waiting = 0
 
         async def encode_plain(self, text: str) -> tuple[int, ...]:
-            self.waiting = True
+            self.waiting += 1
             await go.wait()
             return await super().encode_plain(text)
 
     slow = Slow()
-    client = await connect(application(chosen=settings(max_queued=1), tokenizing=slow))
-    asked = asyncio.create_task(client.post("/v1/completions", json={"prompt": "x"}))
-    await until(lambda: slow.waiting)
+    chosen = Settings(server=ServerSettings(max_queued=1), engine=EngineSettings(max_batch=1))
+    client = await connect(application(chosen=chosen, tokenizing=slow))
+    asked = [asyncio.create_task(client.post("/v1/completions", json={"prompt": "x"})) for _ in range(2)]
+    await until(lambda: slow.waiting == len(asked))
     refused = await client.post("/v1/completions", json={"prompt": "y"})
     assert refused.status == 503
     assert (await error_of(refused))["code"] == "overloaded"
     assert refused.headers["Retry-After"]
     go.set()
-    assert (await asked).status == 200
+    assert [(await each).status for each in asked] == [200, 200]
 
 
 @pytest.mark.parametrize(("value", "status"), [(1, 200), (1.0, 200), (True, 400), (2, 400)])
