@@ -200,7 +200,8 @@ class Daemon:
         mode = view.mode
         if isinstance(mode, Starting) and view.t - self._asked_more_time >= MORE_TIME_SECONDS:
             self._asked_more_time = view.t
-            self._systemd.more_time(self._settings.supervisor.load_stall_seconds + MORE_TIME_SECONDS)
+            patience = view.patience or self._settings.supervisor.load_stall_seconds
+            self._systemd.more_time(patience + MORE_TIME_SECONDS)
         if self._stopping() and self._parts.engines.done:
             self._parts.streams.end_all(ShuttingDown)
         which = f"{engine} " if self._parts.engines.several else ""

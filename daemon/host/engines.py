@@ -16,6 +16,7 @@ from daemon.core.supervision_values import (
     Judged,
     Mode,
     Ready,
+    Rung,
     StartAsked,
     Starting,
     StopAsked,
@@ -115,13 +116,17 @@ class Engines:
 
     @property
     def stopped(self) -> bool:
-        """Whether no engine is there and none is wanted."""
-        return all(isinstance(mode, Stopped) for mode in self._modes)
+        """Whether no engine is wanted and none can be waited for: one that hangs in the kernel does not end."""
+        return all(isinstance(mode, Stopped) or _is_stuck(mode) for mode in self._modes)
 
     @property
     def done(self) -> bool:
         """Whether each is gone, or about to go for good: nobody's request is computed any more."""
         return all(_works_no_more(mode) for mode in self._modes)
+
+
+def _is_stuck(mode: Mode) -> bool:
+    return isinstance(mode, Stopping) and mode.rung is Rung.STUCK
 
 
 def _works_no_more(mode: Mode) -> bool:

@@ -146,7 +146,7 @@ class Watch:
         silence = None
         if isinstance(view.mode, Ready) and self._streams.outstanding(engine):
             silence = now - view.mode.advanced
-        return Evidence(view.mode, now - view.t, silence, self._stall_limit)
+        return Evidence(view.mode, now - view.t, silence, view.patience or self._stall_limit)
 
     def status(self) -> Status:
         """See ports.Watching."""

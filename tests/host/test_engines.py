@@ -88,6 +88,7 @@ def test_one_engine_is_enough_to_serve_and_hope_ends_with_the_last(modes: tuple[
         ((Stopped(), Stopping(1, Rung.ASKED, 9.0, ThenStop())), True, False),
         ((Stopped(), Stopping(1, Rung.ASKED, 9.0, ThenRestart(None))), False, False),
         ((Stopped(), READY), False, False),
+        ((Stopped(), Stopping(1, Rung.STUCK, 9.0, ThenStop())), True, True),
     ],
 )
 def test_shutdown_waits_for_every_engine(modes: tuple[Mode, ...], done: bool, stopped: bool) -> None:
