@@ -11,6 +11,7 @@ from aiohttp import web
 from daemon.api.admin import build_admin
 from daemon.api.application import build, runner
 from daemon.api.context import API
+from daemon.api.doorman import ADMIN_PREFIX
 from daemon.chat.prompt import PromptBuilder
 from daemon.core.admission_values import Policy as SharingPolicy
 from daemon.core.admission_views import guarantee_problem
@@ -248,6 +249,7 @@ def serve(parts: Parts, origin: Origin, stopping: Callable[[], bool]) -> Fronts:
     operations = Operations(
         engines=parts.engines, intake=parts.streams, reloader=parts.reloader, stopping=stopping, clock=time.monotonic
     )
+    app.add_subapp(ADMIN_PREFIX, build_admin(parts.watch, operations, parts.incidents))  # the doorman lets admins through alone
     return Fronts(
         runner(app),
         web.AppRunner(build_admin(parts.watch, operations, parts.incidents), access_log=None),

@@ -70,10 +70,14 @@ class Answer:
 
 def ask(running: Front, key: str | None) -> Answer:
     """One completion, whole."""
+    return _call(running, key, "POST", "/v1/completions", json.dumps(BODY))
+
+
+def _call(running: Front, key: str | None, method: str, path: str, body: str | None = None) -> Answer:
     connection = HTTPConnection("127.0.0.1", running.port, timeout=DEADLINE)
     try:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        connection.request("POST", "/v1/completions", json.dumps(BODY), headers)
+        connection.request(method, path, body, headers)
         response = connection.getresponse()
         return Answer(response.status, response.headers, json.loads(response.read()))
     finally:
@@ -92,6 +96,10 @@ def test_people_come_go_and_are_limited_while_the_daemon_runs(model: Path, tmp_p
 
         second = tool("rotate", "ann")
         assert [ask(running, key).status for key in (first, second, bob)] == [401, 200, 200]
+
+        mum = tool("add", "mum", "--role", "admin")
+        assert [_call(running, key, "GET", "/admin/status").status for key in (None, bob, mum)] == [401, 403, 200]
+        assert _call(running, bob, "POST", "/admin/drain").status == 403
 
         answer = ask(running, second).body["usage"]["total_tokens"]
         wait_until(lambda: tool.tokens_today("ann") == 3 * answer, "three answers on ann's account")
