@@ -1,6 +1,5 @@
 """People: two sources, one value."""
 
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
