@@ -170,7 +170,9 @@ async def test_every_refusal_leaves_at_a_multiple_of_the_same_time(
 
 
 @pytest.mark.parametrize(
-    ("key", "hashed"), [(KEY + "0", 1), (new_key(bytes(SALT_BYTES), bytes(SECRET_BYTES)), 1), ("somebody's own", 2), (OTHER, 1)]
+    ("key", "hashed"),
+    [(KEY + "0", 1), (new_key(bytes(SALT_BYTES), bytes(SECRET_BYTES)), 1), ("somebody's own", 2), (OTHER, 1)],
+    ids=["nearly", "unknown-tag", "own-form", "of-another"],
 )
 def test_key_costs_the_hashes_that_its_form_calls_for(key: str, hashed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One at least, also where its tag is nobody's; and all candidates, also behind the one that matches."""
