@@ -221,7 +221,11 @@ def test_ctrl_c_ends_the_live_picture_and_gives_the_terminal_back(tmp_path: Path
     answers = {"GET /top": (200, msgspec.json.encode(NOW))}
     with daemon_saying(answers, tmp_path / "s"):
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "ops", "top", "--interval", "0.1", "--state-dir", str(tmp_path / "s")],
+            [
+                "env",
+                "--default-signal=INT",  # whoever runs the tests in the background has it ignored, and we would inherit that
+                *(sys.executable, "-P", "-m", "ops", "top", "--interval", "0.1", "--state-dir", str(tmp_path / "s")),
+            ],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
