@@ -116,6 +116,25 @@ def test_a_fault_in_a_prefill_ends_that_request_and_spoils_no_prefix(bench: Work
     assert bench.run(ask(21, known, 12))[21] == before
 
 
+def test_a_prefill_that_fails_once_is_begun_again(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = text(900, seed=78)
+    module = bench.generator.model.modules[2]
+    forward, failures = module.forward, ["a fault was played"]
+
+    def fail_once(x: torch.Tensor, *arguments: object, **options: object) -> torch.Tensor:
+        if x.shape[1] > 1 and failures:
+            raise RuntimeError(failures.pop())
+        return forward(x, *arguments, **options)
+
+    monkeypatch.setattr(module, "forward", fail_once)
+    said = bench.run(ask(VICTIM, prompt, 10))[VICTIM]
+    monkeypatch.undo()
+    assert failures == []
+    assert len(said) == 10
+    bench.forget()
+    assert bench.run(ask(VICTIM, prompt, 10))[VICTIM] == said
+
+
 def _wrap(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def fail(x: torch.Tensor, *arguments: object, **options: object) -> torch.Tensor:
         if x.shape[1] > 1:

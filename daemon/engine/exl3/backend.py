@@ -303,6 +303,10 @@ class Exl3Backend:
         if desk.spoilt:
             forget(self.generator, desk.spoilt)
             desk.spoilt = []
+        if desk.stumbled:
+            stumbled, desk.stumbled = desk.stumbled, []
+            for ticket in stumbled:
+                self._containment.retry_stumbled(ticket)
         if desk.starved:
             starved, desk.starved = desk.starved, []
             for ticket in starved:

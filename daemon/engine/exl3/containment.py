@@ -132,6 +132,12 @@ class Containment:
             if not standing.ticket.ended:
                 self._entrance.enter(standing)
 
+    def retry_stumbled(self, ticket: Ticket) -> None:
+        """A prompt whose pass failed is begun once more, from the pages that were sound: like a decode pass that failed once."""
+        job = self._entrance.jobs.pop(ticket.id, None)
+        if job is not None and not ticket.ended:
+            self._entrance.enter(Standing(ticket, integers(job.sequences[0].sequence_ids.torch()), job.forced_left()))
+
     def retry_starved(self, ticket: Ticket) -> None:
         """A prompt that ran out of memory tries again in smaller chunks, or with fewer beside it."""
         job = self._entrance.jobs.pop(ticket.id, None)

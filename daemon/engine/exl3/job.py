@@ -205,6 +205,9 @@ class ServedJob(Job):
                 self.desk.lost = problem
             case FaultKind.MEMORY:
                 self.desk.starved.append(self.ticket)
+            case FaultKind.OTHER if kind is FailureClass.PREFILL and not self.ticket.stumbled:
+                self.ticket.stumbled = True
+                self.desk.stumbled.append(self.ticket)
             case FaultKind.OTHER:
                 self.desk.fail(self.ticket, kind, describe(problem))
 

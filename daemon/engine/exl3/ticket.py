@@ -54,6 +54,8 @@ class Ticket:
     started: bool = False
     waiting: bool = False
     """A wait was reported and is not over."""
+    stumbled: bool = False
+    """Whether a pass over its prompt has failed once without a reason that is known."""
     passed_over: bool = False
     """It was pending at the end of the last step."""
     ended: bool = False
@@ -123,6 +125,8 @@ class Desk:
 
     events: list[Event] = field(default_factory=list[Event])
     ended: list[Ticket] = field(default_factory=list[Ticket])
+    stumbled: list[Ticket] = field(default_factory=list[Ticket])
+    """Requests whose prompt is to be tried once more."""
     starved: list[Ticket] = field(default_factory=list[Ticket])
     """Their prefill ran out of memory."""
     spoilt: list[CachePage] = field(default_factory=list[CachePage])
