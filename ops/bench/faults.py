@@ -48,10 +48,21 @@ class FaultKind(Enum):
                 return True
 
 
-def environment() -> Mapping[str, str]:
-    """Variables for a daemon whose engines shall obey the signals."""
+def environment(moments: Path) -> Mapping[str, str]:
+    """Variables for a daemon whose engines shall obey the signals, and write down in `moments` when they did."""
     path = os.pathsep.join(filter(None, (str(_INJECTED), os.environ.get("PYTHONPATH"))))
-    return {"PYTHONPATH": path}
+    return {"PYTHONPATH": path, "EXL3D_BENCH_MOMENTS": str(moments)}
+
+
+def moment(moments: Path, engine: int) -> float | None:
+    """When this engine did what it was told, in seconds since the epoch; None where it needed to do nothing, as for SIGKILL.
+
+    An engine obeys only after the pass it is in. Until then it is as healthy as any, and nobody could notice anything.
+    """
+    if not moments.exists():
+        return None
+    lines = (line.split() for line in moments.read_text(encoding="ascii").splitlines())
+    return next((float(t) for pid, t in lines if int(pid) == engine), None)
 
 
 def inflict(kind: FaultKind, engine: int) -> None:

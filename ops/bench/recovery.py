@@ -6,7 +6,8 @@ own, which nothing happens to, gives the same answers, and `likeness` says where
 
 Times come from the daemon's log, whose lines say when the engine changed its state, and from the clients' own clocks:
 
-    detect    from the fault until the engine is no longer taken for ready
+    detect    from the fault until the engine is no longer taken for ready. An engine that is told to fail from inside does so
+              after the pass it is in, and says when
     reap      until its process is gone
     load      until the next engine serves, the wait before a restart included
     reprefill until a stream's next token, for each stream

@@ -3,9 +3,11 @@
 import asyncio
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import aiohttp
 import msgspec
@@ -60,7 +62,7 @@ class Fault:
 
     kind: FaultKind
     t: float
-    """Seconds since the epoch."""
+    """When the engine failed, in seconds since the epoch."""
     recovery: journal.Recovery | None
     """None of a fault that the engine contained."""
 
@@ -73,8 +75,8 @@ class Outcome:
     faults: list[Fault] = field(default_factory=list[Fault])
 
 
-def tormented(setup: Setup, stall: float) -> Setup:
-    """The setup of a daemon whose engines can be made to fail."""
+def tormented(setup: Setup, stall: float, moments: Path) -> Setup:
+    """The setup of a daemon whose engines can be made to fail, and write down when in `moments`."""
     supervisor = msgspec.structs.replace(BUDGET, step_stall_seconds=stall, prefill_stall_seconds=stall)
     base = msgspec.structs.replace(setup.base, supervisor=supervisor)
     return Setup(
@@ -84,7 +86,7 @@ def tormented(setup: Setup, stall: float) -> Setup:
         setup.max_batch,
         setup.threads,
         base=base,
-        environment=faults.environment(),
+        environment=faults.environment(moments),
         log_level="info",
     )
 
@@ -92,8 +94,9 @@ def tormented(setup: Setup, stall: float) -> Setup:
 class Torment:
     """Runs one plan."""
 
-    def __init__(self, plan: Plan, served: RunningDaemon, session: aiohttp.ClientSession) -> None:
+    def __init__(self, plan: Plan, served: RunningDaemon, session: aiohttp.ClientSession, moments: Path) -> None:
         self._plan = plan
+        self._moments = moments
         self._served = served
         self._session = session
         self._prompts = iter(plan.prompts)
@@ -138,6 +141,7 @@ class Torment:
         recovery = None
         if kind.ends_the_engine:
             recovery = await self._until_served(began, kind)
+            began = faults.moment(self._moments, engine) or began
         self._outcome.faults.append(Fault(kind, began, recovery))
         seconds = "" if recovery is None else f", {recovery.lost - began:.2f} s unnoticed, {recovery.served - began:.1f} s away"
         print(f"{self._plan.name}: fault {number} of {len(self._plan.faults)}, {kind.value}{seconds}", file=sys.stderr)
@@ -179,8 +183,10 @@ class Torment:
 async def torment(plan: Plan) -> Outcome:
     """Start a daemon and run the plan on it. Raises BenchFailed."""
     try:
-        async with daemon(tormented(plan.setup, plan.stall)) as served, session_for(None) as session:
-            return await Torment(plan, served, session).run()
+        with tempfile.TemporaryDirectory(prefix="exl3d-bench-") as folder:
+            moments = Path(folder, "moments")
+            async with daemon(tormented(plan.setup, plan.stall, moments)) as served, session_for(None) as session:
+                return await Torment(plan, served, session, moments).run()
     except ExceptionGroup as problems:
         failed = problems.subgroup(BenchFailed)
         if failed is None:

@@ -3,12 +3,13 @@
 import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.bench import journal
+from ops.bench import faults, journal
 from ops.bench.hearing import Heard, Token
 from ops.bench.likeness import NEAR_TIE, Harm, Words, compare, first_difference
 
@@ -196,3 +197,11 @@ def test_engine_that_is_gone_before_it_was_missed_counts_as_gone_at_once() -> No
 def test_engine_that_has_not_come_back_is_no_recovery() -> None:
     found = lines((5.0, "ready", "stopping"), (5.5, "stopping", "backoff"))
     assert journal.recovery_after(found, 0.0) is None
+
+
+def test_engine_that_said_when_it_failed_is_taken_at_its_word(tmp_path: Path) -> None:
+    moments = tmp_path / "moments"
+    assert faults.moment(moments, 7) is None
+    moments.write_text("6 10.5\n7 11.25\n")
+    assert faults.moment(moments, 7) == 11.25
+    assert faults.moment(moments, 8) is None

@@ -7,15 +7,26 @@ these signals comes (numbers from SIGRTMIN, known to `ops/bench/faults.py`):
     +1  the next pass of the model computes and then raises an exception that says nothing about the device
     +2  the same with the words of a sticky CUDA error
     +3  the process exits at once, between two instructions of Python
+
+The second and the third come later than their signal: after the pass that is running, which takes seconds on a CPU. The file
+that EXL3D_BENCH_MOMENTS names gets the moment at which the process really failed, a line each: its process id, and seconds
+since the epoch.
 """  # noqa: INP001 - found by its name on PYTHONPATH, never imported as part of a package
 
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 _PASSES = ("forward", "prefill")
+
+
+def _note() -> None:
+    with Path(os.environ["EXL3D_BENCH_MOMENTS"]).open("a", encoding="ascii") as moments:
+        moments.write(f"{os.getpid()} {time.time()}\n")
 
 
 def _fail_after_a_pass(problem: Callable[[], Exception]) -> Callable[[int, FrameType | None], None]:
@@ -31,6 +42,7 @@ def _fail_after_a_pass(problem: Callable[[], Exception]) -> Callable[[int, Frame
                 for each, original in originals.items():
                     setattr(model, each, original)
                 originals[name](*arguments, **options)
+                _note()
                 raise problem()
 
             return once
@@ -43,6 +55,7 @@ def _fail_after_a_pass(problem: Callable[[], Exception]) -> Callable[[int, Frame
 
 def _exit(number: int, frame: FrameType | None) -> None:
     del number, frame
+    _note()
     os._exit(1)
 
 
