@@ -247,6 +247,19 @@ def test_a_sticky_device_error_ends_the_engine(null_bench: NullBench, place: Fau
     assert "illegal memory access" in raised.value.detail
 
 
+def test_a_device_lost_in_a_prompt_is_said_before_anybody_elses_pass(null_bench: NullBench) -> None:
+    """Nothing is computed on it in the rest of the step: people wait for the next engine meanwhile."""
+    bench = null_bench(NullProfile(faults=[Fault(kind=Played.DEVICE, place=FaultPlace.PREFILL, step=2)]))
+    bench.backend.submit(ask(1, text(300), 100))
+    bench.until(lambda: len(bench.ids(1)) > 1)
+    bench.backend.submit(ask(2, text(300, seed=2), 10))
+    passes = bench.backend.desk.passes
+    with pytest.raises(EngineFailed) as raised:
+        bench.backend.step()
+    assert raised.value.kind is FatalClass.DEVICE
+    assert bench.backend.desk.passes == passes
+
+
 def test_logits_that_are_not_numbers_fail_their_row_and_leave_no_cache_behind(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -264,7 +264,7 @@ class Exl3Backend:
         rests = [job.prompt_left() for job in waiting]
         budget = self._pace.budget(decoding, rests, begun=begun)
         for job, rest in zip(waiting, rests, strict=True):
-            if budget < min(rest, PAGE_SIZE):
+            if budget < min(rest, PAGE_SIZE) or self.desk.lost is not None:
                 break
             budget -= self._prefill(job, results, budget)
         self._pace.prefilled(self.desk.prefilled, self.desk.prefill_passes, self.desk.prefill_seconds, decoding)

@@ -29,7 +29,11 @@ class WatchedModel:
         return getattr(self._model, name)
 
     def forward(self, input_ids: torch.Tensor, params: dict[str, object]) -> torch.Tensor:
-        """The model's logits."""
+        """The model's logits. Raises what the device was lost to where that came up earlier in the step: nothing computed after it
+        is worth waiting for.
+        """
+        if self._desk.lost is not None:
+            raise self._desk.lost
         logits = self._model.forward(input_ids, params)
         self._desk.begin_rows(logits)
         return logits
