@@ -29,8 +29,8 @@ class WatchedModel:
         return getattr(self._model, name)
 
     def forward(self, input_ids: torch.Tensor, params: dict[str, object]) -> torch.Tensor:
-        """The model's logits. Raises what the device was lost to where that came up earlier in the step: nothing computed after it
-        is worth waiting for.
+        """The model's logits. Raises what the device was lost to, where that came up earlier in the step: nothing computed after
+        it is worth waiting for.
         """
         if self._desk.lost is not None:
             raise self._desk.lost
