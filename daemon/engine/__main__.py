@@ -7,16 +7,17 @@ import sys
 from collections.abc import Callable
 
 from daemon.core.wire import Configure
-from daemon.engine.backend import Backend, LoadProgress, PrefillWatch
+from daemon.engine.backend import Backend, LoadProgress, LoadStage, PrefillWatch
 from daemon.engine.process import EngineProcess, end_with_parent
 
 
 def load(configure: Configure, watch: PrefillWatch, progress: LoadProgress, wake: Callable[[], None]) -> Backend:
     """Load what `configure` names with exllamav3, which is imported only now and only in this process."""
-    progress("importing", 0, 1)
+    progress(LoadStage.IMPORTING, 0, 1)
     from daemon.engine.exl3 import runtime  # noqa: PLC0415 - importing torch takes seconds; the front must see progress first
 
     device = runtime.prepare(configure.engine)
+    progress(LoadStage.EXTENSION, 0, 1)
     from daemon.engine.exl3 import loading  # noqa: PLC0415 - imports exllamav3, which `prepare` must have made ready
 
     return loading.load(configure, device, watch, progress, wake)

@@ -6,6 +6,7 @@ Every method is called from the one thread that owns the backend. Methods only t
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol, TypeAlias
 
 from daemon.core.errors import Exl3dError
@@ -43,7 +44,26 @@ class PrefillWatch(Protocol):
         ...
 
 
-LoadProgress: TypeAlias = Callable[[str, int, int], None]
+class LoadStage(Enum):
+    """What loading is at, in words for whoever waits."""
+
+    IMPORTING = "importing"
+    EXTENSION = "importing exllamav3, compiling its extension where it did not come with it"
+    LOADING = "loading"
+    WARMING_UP = "warming up"
+    BUILDING = "building"
+
+    @property
+    def phase(self) -> Phase:
+        """Which patience applies. Compilers take minutes and report nothing."""
+        match self:
+            case LoadStage.EXTENSION | LoadStage.WARMING_UP:
+                return Phase.BUILDING
+            case LoadStage.IMPORTING | LoadStage.LOADING | LoadStage.BUILDING:
+                return Phase.LOADING
+
+
+LoadProgress: TypeAlias = Callable[[LoadStage, int, int], None]
 """Called with the stage of loading, steps done and steps in all."""
 
 

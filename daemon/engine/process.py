@@ -17,8 +17,8 @@ import uuid
 from collections.abc import Callable
 
 from daemon.core.exit_codes import ExitCode
-from daemon.core.wire import Command, Configure, Fatal, FatalClass, Loading, Phase
-from daemon.engine.backend import Backend, EngineFailed, LoadProgress, PrefillWatch
+from daemon.core.wire import Command, Configure, Fatal, FatalClass, Loading
+from daemon.engine.backend import Backend, EngineFailed, LoadProgress, LoadStage, PrefillWatch
 from daemon.engine.inbox import CommandReader, Inbox
 from daemon.engine.loop import EngineLoop
 from daemon.engine.page import ProgressPage
@@ -105,9 +105,9 @@ class EngineProcess:
         self._inbox.put_back(commands[1:])
         return commands[0] if commands else None
 
-    def _loading(self, stage: str, done: int, total: int) -> None:
-        self._page.loading(Phase.BUILDING if stage == "warming up" else Phase.LOADING, done)
-        self._writer.put(Loading(stage, done, total))
+    def _loading(self, stage: LoadStage, done: int, total: int) -> None:
+        self._page.loading(stage.phase, done)
+        self._writer.put(Loading(stage.value, done, total))
 
     def _fatal(self, kind: FatalClass, detail: str) -> ExitCode:
         trace = traceback.format_exc()

@@ -54,15 +54,16 @@ def environment(moments: Path) -> Mapping[str, str]:
     return {"PYTHONPATH": path, "EXL3D_BENCH_MOMENTS": str(moments)}
 
 
-def moment(moments: Path, engine: int) -> float | None:
-    """When this engine did what it was told, in seconds since the epoch; None where it needed to do nothing, as for SIGKILL.
+def moment(moments: Path, engine: int, told: float) -> float | None:
+    """When this engine did what it was told at `told`, in seconds since the epoch; None where nothing was asked of it, as by
+    SIGKILL.
 
     An engine obeys only after the pass it is in. Until then it is as healthy as any, and nobody could notice anything.
     """
     if not moments.exists():
         return None
     lines = (line.split() for line in moments.read_text(encoding="ascii").splitlines())
-    return next((float(t) for pid, t in lines if int(pid) == engine), None)
+    return next((float(t) for pid, t in lines if int(pid) == engine and float(t) >= told), None)
 
 
 def inflict(kind: FaultKind, engine: int) -> None:

@@ -141,7 +141,7 @@ class Torment:
         recovery = None
         if kind.ends_the_engine:
             recovery = await self._until_served(began, kind)
-            began = faults.moment(self._moments, engine) or began
+            began = faults.moment(self._moments, engine, began) or began
         self._outcome.faults.append(Fault(kind, began, recovery))
         seconds = "" if recovery is None else f", {recovery.lost - began:.2f} s unnoticed, {recovery.served - began:.1f} s away"
         print(f"{self._plan.name}: fault {number} of {len(self._plan.faults)}, {kind.value}{seconds}", file=sys.stderr)

@@ -35,6 +35,7 @@ from daemon.core.wire import (
     Stats,
     TokenSpan,
 )
+from daemon.engine.backend import LoadStage
 from daemon.engine.null.profile import Fault, FaultKind, FaultPlace, NullProfile, Point
 from tests.engine.checkpoints import Architecture, write_tokenizer
 from tests.engine.child import DEADLINE, EngineChild, ids_of
@@ -318,7 +319,10 @@ def test_loading_is_told_and_shown(child: EngineChild, model_path: ModelPath) ->
     child.send(Configure(model, 1024, EngineSettings(backend=BackendKind.CPU, cache_tokens=1024, max_batch=2, threads=1), model))
     first = child.receive()
     assert isinstance(first, Loading)
-    assert first.stage == "importing"
+    assert first.stage == LoadStage.IMPORTING.value
+    extension = child.receive()
+    assert isinstance(extension, Loading)
+    assert extension.stage == LoadStage.EXTENSION.value
     reports = [child.receive()]
     while isinstance(reports[-1], Loading):
         reports.append(child.receive())

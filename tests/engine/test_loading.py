@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file  # pyright: ignore[reportUnkn
 
 from daemon.core.settings import BackendKind, EngineSettings
 from daemon.core.wire import Configure, FatalClass
-from daemon.engine.backend import EngineFailed
+from daemon.engine.backend import EngineFailed, LoadStage
 from daemon.engine.exl3 import loading, runtime
 from daemon.engine.exl3.runtime import Device, DeviceKind
 from tests.engine.checkpoints import Architecture
@@ -131,7 +131,7 @@ def test_the_cache_holds_one_whole_context_unless_told_otherwise() -> None:
 
 def test_loading_tells_its_stages_and_modules(model_path: ModelPath) -> None:
     """For people who wait, and so that a stall can be told from a slow disk."""
-    said: list[tuple[str, int, int]] = []
+    said: list[tuple[LoadStage, int, int]] = []
     settings = _cpu()
     model = str(model_path(Architecture.QWEN3))
     loading.load(
@@ -141,8 +141,8 @@ def test_loading_tells_its_stages_and_modules(model_path: ModelPath) -> None:
         lambda stage, done, total: said.append((stage, done, total)),
         lambda: None,
     )
-    assert list(dict.fromkeys(stage for stage, _, _ in said)) == ["loading", "warming up", "building"]
-    modules = [(done, total) for stage, done, total in said if stage == "loading"]
+    assert list(dict.fromkeys(stage for stage, _, _ in said)) == [LoadStage.LOADING, LoadStage.WARMING_UP, LoadStage.BUILDING]
+    modules = [(done, total) for stage, done, total in said if stage is LoadStage.LOADING]
     assert modules[-1][0] == modules[-1][1] > 3
     assert modules == sorted(modules)
 

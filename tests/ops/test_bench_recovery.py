@@ -201,7 +201,8 @@ def test_engine_that_has_not_come_back_is_no_recovery() -> None:
 
 def test_engine_that_said_when_it_failed_is_taken_at_its_word(tmp_path: Path) -> None:
     moments = tmp_path / "moments"
-    assert faults.moment(moments, 7) is None
-    moments.write_text("6 10.5\n7 11.25\n")
-    assert faults.moment(moments, 7) == 11.25
-    assert faults.moment(moments, 8) is None
+    assert faults.moment(moments, 7, 9.0) is None
+    moments.write_text("7 8.5\n6 10.5\n7 11.25\n")
+    assert faults.moment(moments, 7, 9.0) == 11.25
+    assert faults.moment(moments, 7, 12.0) is None
+    assert faults.moment(moments, 8, 9.0) is None

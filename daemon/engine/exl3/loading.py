@@ -16,7 +16,7 @@ from exllamav3.constants import PAGE_SIZE
 
 from daemon.core.settings import EngineSettings, Speculation
 from daemon.core.wire import Configure, DeviceMemory, FatalClass
-from daemon.engine.backend import EngineFailed, LoadProgress, PrefillWatch
+from daemon.engine.backend import EngineFailed, LoadProgress, LoadStage, PrefillWatch
 from daemon.engine.exl3 import lora
 from daemon.engine.exl3.backend import Exl3Backend
 from daemon.engine.exl3.constraint import GrammarCompiler
@@ -69,7 +69,7 @@ def load(
         else:
             null = None
             parts = _load_parts(configure, device, tokens, progress)
-        progress("building", 0, 1)
+        progress(LoadStage.BUILDING, 0, 1)
         generator = _build_generator(parts, desk, configure)
         grammars = GrammarCompiler(parts.tokenizer, wake)
     except EngineFailed:
@@ -127,10 +127,10 @@ def _load_parts(configure: Configure, device: Device, tokens: int, progress: Loa
     cache = build_cache(model, settings, tokens, drafting.tokens)
 
     def loading(done: int, total: int) -> None:
-        progress("loading", done, total)
+        progress(LoadStage.LOADING, done, total)
 
     def warming(done: int, total: int) -> None:
-        progress("warming up", done, total)
+        progress(LoadStage.WARMING_UP, done, total)
 
     with torch.inference_mode():
         drafting.load(settings, None if device.kind is DeviceKind.CUDA else device.torch_device, loading)
