@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -81,7 +82,9 @@ async def daemon(setup: Setup) -> AsyncGenerator[RunningDaemon]:
                 yield RunningDaemon(f"{url}/v1", f"{url}/health", status.model, process.pid, engine, state, log)
             except BenchFailed:
                 state_now = "still runs" if process.returncode is None else f"had ended with code {process.returncode}"
-                print(f"the daemon {state_now}; its log ends so:\n{end_of(log)}", file=sys.stderr)
+                kept = Path(tempfile.mkdtemp(prefix="exl3d-bench-failed-"), "log")
+                shutil.copy(log, kept)
+                print(f"the daemon {state_now}; its log is kept in {kept} and ends so:\n{end_of(log)}", file=sys.stderr)
                 raise
 
 
