@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from aiohttp import web
 
@@ -22,6 +23,7 @@ from daemon.core.poison import Policy as PoisonPolicy
 from daemon.core.ports import ModelCard
 from daemon.core.settings import Settings
 from daemon.core.supervision_values import Policy
+from daemon.core.vram_model import PAGE
 from daemon.core.wire import Configure
 from daemon.host.conviction_store import NAME as CONVICTIONS
 from daemon.host.conviction_store import ConvictionStore
@@ -40,6 +42,7 @@ from daemon.host.people_store import PeopleBook
 from daemon.host.plan_store import PlanStore
 from daemon.host.questions import Questions
 from daemon.host.quota_store import QuotaStore
+from daemon.host.recovery import RecoveryFigures
 from daemon.host.reloading import Reloader
 from daemon.host.settings_file import Configuration
 from daemon.host.streams import StreamRegistry
@@ -47,9 +50,8 @@ from daemon.host.supervisor import Supervisor, View
 from daemon.host.tokenizer_pool import TokenizerPool
 from daemon.host.vacancy import Vacancy
 from daemon.host.watchdog import Watchdog
+from daemon.host.workforce import Workforce
 
-PAGE_TOKENS = 256
-"""exllamav3's pages."""
 HEARING = 2.0
 """Seconds in which the kernel and the driver have said what they say about an engine's death."""
 
@@ -86,64 +88,61 @@ class Parts:
     plans: PlanStore
 
 
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What the parts stand on: decided before any of them is made."""
+
+    settings: Settings
+    state_dir: Path
+    on_gpu: bool
+    places: tuple[Place, ...]
+    card: ModelCard
+    sharing: SharingPolicy
+    poison: PoisonPolicy
+
+    @classmethod
+    def of(cls, origin: Origin) -> "_Ground":
+        """From what the daemon is made from. Raises ConfigError where engines or promises cannot be laid out so."""
+        settings = origin.configuration.settings
+        on_gpu = wants_gpu(settings.engine.backend)
+        cards = [gpu.uuid for gpu in origin.forecast.census.gpus] if on_gpu else None
+        layout = places(settings.engine, cards, os.cpu_count() or 1)
+        sharing = sharing_policy(origin.people.current(), settings)
+        _refuse_promises(sharing, settings, len(layout))
+        return cls(
+            settings=settings,
+            state_dir=origin.configuration.state_dir,
+            on_gpu=on_gpu,
+            places=layout,
+            card=_card(settings, origin.reading),
+            sharing=sharing,
+            poison=PoisonPolicy(memory=settings.supervisor.poison_memory_hours * 3600),
+        )
+
+
 def assemble(origin: Origin, systemd: Systemd, on_change: Callable[[str, View], None]) -> Parts:
     """The parts of a daemon, none of them running yet. `on_change` hears of every engine's state, with what people call that
     engine. Raises ConfigError.
     """
-    configuration, reading = origin.configuration, origin.reading
-    settings = configuration.settings
-    on_gpu = wants_gpu(settings.engine.backend)
-    cards = [gpu.uuid for gpu in origin.forecast.census.gpus] if on_gpu else None
-    layout = places(settings.engine, cards, os.cpu_count() or 1)
-    sharing = sharing_policy(origin.people.current(), settings)
-    _refuse_promises(sharing, settings, len(layout))
-    poison = PoisonPolicy(memory=settings.supervisor.poison_memory_hours * 3600)
-    convictions = ConvictionStore(configuration.state_dir / CONVICTIONS, poison, time.time)
-    tokenizer = TokenizerPool(reading.model, reading.tokenizer)
-    card = _card(settings, reading)
-    streams = StreamRegistry(
-        card=card,
-        vocabulary=tokenizer.vocabulary,
-        special=tokenizer.special,
-        settings=settings.server,
-        on_end=log_request,
-        clock=time.monotonic,
-        engines=len(layout),
-        convictions=convictions,
-        poison=poison,
-        sharing=sharing,
-        pace=settings.sharing.itl_target_ms / 1000,
-    )
+    ground = _Ground.of(origin)
+    settings, state_dir = ground.settings, ground.state_dir
+    convictions = ConvictionStore(state_dir / CONVICTIONS, ground.poison, time.time)
+    tokenizer = TokenizerPool(origin.reading.model, origin.reading.tokenizer)
+    streams = _registry(ground, tokenizer, convictions)
     questions = Questions()
-    incidents = IncidentStore(configuration.state_dir, settings.watchdog.incident_days)
+    incidents = IncidentStore(state_dir, settings.watchdog.incident_days)
+    plans = PlanStore(state_dir, origin.forecast, settings.engine, ground.card.context, time.time)
     engines = Engines(time.monotonic)
 
-    async def have_asked() -> None:
-        """Idle engines prove themselves by a token."""
+    async def ask_idle() -> None:
+        """Idle engines prove themselves by a token. `watch`, which asks them, is made last: it looks at all the others."""
         await watch.ask_idle()
 
-    watchdog = Watchdog(settings.watchdog, verdicts=engines.hand_on, incidents=incidents, gpu=on_gpu, ask=have_asked)
-    plans = PlanStore(configuration.state_dir, origin.forecast, settings.engine, card.context, time.time)
+    watchdog = Watchdog(settings.watchdog, verdicts=engines.hand_on, incidents=incidents, gpu=ground.on_gpu, ask=ask_idle)
     crew = Overseen(Crew(streams, questions), watchdog.stepped, plans.loaded)
-    for place in layout:
-        name = f"engine {place.number}" if len(layout) > 1 else "engine"
-        state_dir = configuration.state_dir / place.folder
-        engines.add(
-            Supervisor(
-                engine=place.number,
-                argv=ENGINE_ARGV,
-                configure=Configure(reading.model.path, card.context, place.settings, str(state_dir)),
-                policy=replace(Policy.of(settings.supervisor), hearing=HEARING if len(layout) > 1 else None),
-                workforce=crew,
-                on_change=partial(on_change, name),
-                name=name,
-                environment=place.environment,
-                incidents=incidents,
-                vacancy=_vacancy(watchdog, place),
-                witness=watchdog,
-                recovery=streams.recovery,
-            )
-        )
+    oversight = _Oversight(crew, watchdog, incidents, streams.recovery, on_change)
+    for place in ground.places:
+        engines.add(_supervisor(origin.reading.model.path, ground, place, oversight))
     watch = Watch(
         version=origin.version,
         streams=streams,
@@ -152,8 +151,74 @@ def assemble(origin: Origin, systemd: Systemd, on_change: Callable[[str, View], 
         stall_limit=settings.supervisor.step_stall_seconds,
         clock=time.monotonic,
         surroundings=Surroundings(watchdog.senses, watchdog.readings, incidents.counts),
-        gpus=[place.gpus or () for place in layout],
+        gpus=[place.gpus or () for place in ground.places],
     )
+    return Parts(
+        reloader=_reloader(origin, systemd, streams),
+        tokenizer=tokenizer,
+        streams=streams,
+        engines=engines,
+        watch=watch,
+        watchdog=watchdog,
+        incidents=incidents,
+        quota=QuotaStore(state_dir),
+        convictions=convictions,
+        plans=plans,
+    )
+
+
+def _registry(ground: _Ground, tokenizer: TokenizerPool, convictions: ConvictionStore) -> StreamRegistry:
+    return StreamRegistry(
+        card=ground.card,
+        vocabulary=tokenizer.vocabulary,
+        special=tokenizer.special,
+        settings=ground.settings.server,
+        on_end=log_request,
+        clock=time.monotonic,
+        engines=len(ground.places),
+        convictions=convictions,
+        poison=ground.poison,
+        sharing=ground.sharing,
+        pace=ground.settings.sharing.itl_target_ms / 1000,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Oversight:
+    """What every supervisor works with, and whom it tells."""
+
+    workforce: Workforce
+    watchdog: Watchdog
+    incidents: IncidentStore
+    recovery: Callable[[int], RecoveryFigures]
+    on_change: Callable[[str, View], None]
+
+
+def _supervisor(model: str, ground: _Ground, place: Place, oversight: _Oversight) -> Supervisor:
+    """The supervisor of one engine, which loads the model directory at the path `model`."""
+    several = len(ground.places) > 1
+    name = f"engine {place.number}" if several else "engine"
+    state_dir = ground.state_dir / place.folder
+    return Supervisor(
+        engine=place.number,
+        argv=ENGINE_ARGV,
+        configure=Configure(model, ground.card.context, place.settings, str(state_dir)),
+        policy=replace(Policy.of(ground.settings.supervisor), hearing=HEARING if several else None),
+        workforce=oversight.workforce,
+        on_change=partial(oversight.on_change, name),
+        name=name,
+        environment=place.environment,
+        incidents=oversight.incidents,
+        vacancy=_vacancy(oversight.watchdog, place),
+        witness=oversight.watchdog,
+        recovery=oversight.recovery,
+    )
+
+
+def _reloader(origin: Origin, systemd: Systemd, streams: StreamRegistry) -> Reloader:
+    """Reads the configuration again. From now on a change of people is a change of shares, and refused where it promises what
+    no engine can hold.
+    """
 
     def read() -> Configuration:
         """In the reloader's thread: what may block."""
@@ -161,21 +226,10 @@ def assemble(origin: Origin, systemd: Systemd, on_change: Callable[[str, View], 
         origin.people.look()
         return again
 
-    reloader = Reloader(settings, read, systemd)
+    reloader = Reloader(origin.configuration.settings, read, systemd)
     origin.people.add_check(lambda people: streams.guarantee_problem(sharing_policy(people, reloader.settings)))
     origin.people.on_change(lambda people: streams.share(sharing_policy(people, reloader.settings)))
-    return Parts(
-        reloader=reloader,
-        tokenizer=tokenizer,
-        streams=streams,
-        engines=engines,
-        watch=watch,
-        watchdog=watchdog,
-        incidents=incidents,
-        quota=QuotaStore(configuration.state_dir),
-        convictions=convictions,
-        plans=plans,
-    )
+    return reloader
 
 
 def sharing_policy(people: People, settings: Settings) -> SharingPolicy:
@@ -194,7 +248,7 @@ def _vacancy(watchdog: Watchdog, place: Place) -> Vacancy | None:
 def _refuse_promises(policy: SharingPolicy, settings: Settings, engines: int) -> None:
     """Raise ConfigError where the configured cache cannot hold what people are promised: before minutes go by loading."""
     tokens = settings.engine.cache_tokens
-    problem = None if tokens is None else guarantee_problem(policy, [(tokens // PAGE_TOKENS, PAGE_TOKENS)] * engines)
+    problem = None if tokens is None else guarantee_problem(policy, [(tokens // PAGE, PAGE)] * engines)
     if problem is not None:
         raise ConfigError(problem)
 

@@ -23,21 +23,6 @@ _FIRST_GUESS = 1.0
 """Seconds an answer takes, before there was one."""
 
 
-class MemoryLedger:
-    """Counts tokens until the process ends. For a daemon without a state directory, which is to say for tests."""
-
-    def __init__(self) -> None:
-        self._spent: dict[tuple[str, int], int] = {}
-
-    def spent(self, owner: str, day: int) -> int:
-        """See TokenLedger."""
-        return self._spent.get((owner, day), 0)
-
-    def add(self, owner: str, day: int, tokens: int) -> None:
-        """See TokenLedger."""
-        self._spent[owner, day] = self.spent(owner, day) + tokens
-
-
 @dataclass(slots=True)
 class _Account:
     """What is known of a person at this moment."""

@@ -1,18 +1,21 @@
 """Fakes at the ports: a scripted Serving, a tokenizer over characters, and a Watching with settable facts."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
 from daemon.api.application import build
+from daemon.api.preparing import PromptBuilding
 from daemon.chat.messages import ChatInput, TextPart
 from daemon.chat.prompt import RenderedPrompt
 from daemon.core.errors import RequestError
 from daemon.core.events import Broken, Ended, Ending, Opened, Piece, StreamEvent, Usage
 from daemon.core.model import AddedToken, GenerationDefaults
-from daemon.core.ports import EngineStatus, Health, ModelCard, Overview, Status
+from daemon.core.people import People, merge
+from daemon.core.ports import Acquaintance, EngineStatus, Health, ModelCard, Overview, Status, TokenLedger
 from daemon.core.requests import ValidRequest
 from daemon.core.settings import ServerSettings, Settings
 from daemon.core.wire import Pool, Sampler, TokenLogprob
@@ -222,6 +225,32 @@ class FakeWatching:
         return Overview(self.status(), ())
 
 
+@dataclass(slots=True)
+class FakePeople:
+    """Everybody, as set; another set is another state of people."""
+
+    people: People
+
+    def current(self) -> People:
+        """As set."""
+        return self.people
+
+
+class FakeLedger:
+    """Counts tokens in memory."""
+
+    def __init__(self) -> None:
+        self._spent: Counter[tuple[str, int]] = Counter()
+
+    def spent(self, owner: str, day: int) -> int:
+        """Tokens of a person on a day."""
+        return self._spent[owner, day]
+
+    def add(self, owner: str, day: int, tokens: int) -> None:
+        """Count tokens."""
+        self._spent[owner, day] += tokens
+
+
 def settings(**server: object) -> Settings:
     """Settings with these server values."""
     return Settings(server=ServerSettings(**server))  # pyright: ignore[reportArgumentType]  # the struct checks nothing; tests do
@@ -231,17 +260,22 @@ def application(
     serving: FakeServing | None = None,
     chosen: Settings | None = None,
     watching: FakeWatching | None = None,
-    prompts: FakePrompts | None = None,
+    prompts: PromptBuilding | None = None,
     added: Sequence[AddedToken] = (),
     tokenizing: FakeTokenizing | None = None,
+    people: Acquaintance | None = None,
+    ledger: TokenLedger | None = None,
 ) -> web.Application:
-    """The real application over the fakes."""
+    """The real application over the fakes. Without `people` they are those of the settings, for good."""
+    settings = chosen or Settings()
     return build(
         serving=serving or FakeServing(),
         watching=watching or FakeWatching(),
         tokenizing=tokenizing or FakeTokenizing(),
         prompts=prompts or FakePrompts(),
         added=added,
-        settings=chosen or Settings(),
+        settings=settings,
         version="9.9.9",
+        people=people or FakePeople(merge(settings.keys, settings.people, settings.sharing)),
+        ledger=ledger or FakeLedger(),
     )

@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from daemon.api.application import build
-from daemon.core.settings import Settings
 from tests.api.conftest import Connect
-from tests.api.fakes import FakeServing, FakeTokenizing, FakeWatching, says
+from tests.api.fakes import FakeServing, application, says
 from tests.api.reading import Json
 from tests.api.test_messages import prompt_of
 from tests.chat.template_families import FAMILIES, builder, model
@@ -96,15 +94,7 @@ THINKING: dict[str, dict[str, Any]] = {
 
 def speaking(family: str, serving: FakeServing) -> web.Application:
     """The application over the family's own template."""
-    return build(
-        serving=serving,
-        watching=FakeWatching(),
-        tokenizing=FakeTokenizing(),
-        prompts=builder(family),
-        added=model(family).added,
-        settings=Settings(),
-        version="9.9.9",
-    )
+    return application(serving, prompts=builder(family), added=model(family).added)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -13,17 +13,16 @@ from aiohttp import ClientResponse, web
 from aiohttp.test_utils import make_mocked_request
 
 from daemon.api import auth
-from daemon.api.application import build
 from daemon.api.auth import Authenticator
 from daemon.api.context import API
-from daemon.api.rate_limits import MemoryLedger, duration
+from daemon.api.rate_limits import duration
 from daemon.core.errors import Overloaded, RequestError, RequestTimeout, Unauthorized
 from daemon.core.keys import SALT_BYTES, SECRET_BYTES, hash_key, new_key
 from daemon.core.people import People, merge
 from daemon.core.quota import DAY_SECONDS, day_of
 from daemon.core.settings import KeySettings, PersonSettings, Role, ServerSettings, Settings, SharingSettings
 from tests.api.conftest import Client, Connect
-from tests.api.fakes import CARD, FakePrompts, FakeServing, FakeTokenizing, FakeWatching, application, breaks, says
+from tests.api.fakes import CARD, FakeLedger, FakePeople, FakeServing, application, breaks, says
 from tests.api.reading import CHAT, Json, error_of, until
 
 PATH = "/v1/chat/completions"
@@ -50,36 +49,15 @@ ANN = {"x-api-key": KEY}
 BOTH = [KeySettings(name="ann", hash=HASH), KeySettings(name="bob", hash=OTHER_HASH)]
 
 
-class Changing:
-    """People whom a test changes."""
-
-    def __init__(self, people: People) -> None:
-        self.people = people
-
-    def current(self) -> People:
-        """As set."""
-        return self.people
-
-
 def people_of(*keys: KeySettings, limits: Sequence[PersonSettings] = (), sharing: SharingSettings | None = None) -> People:
     return merge(keys, limits, sharing or SharingSettings())
 
 
 def app_of(
-    serving: FakeServing, people: Changing, ledger: MemoryLedger | None = None, settings: Settings | None = None
+    serving: FakeServing, people: FakePeople, ledger: FakeLedger | None = None, settings: Settings | None = None
 ) -> web.Application:
     """The real application over the fakes, with people that change."""
-    return build(
-        serving=serving,
-        watching=FakeWatching(),
-        tokenizing=FakeTokenizing(),
-        prompts=FakePrompts(),
-        added=(),
-        settings=settings or Settings(),
-        version="9.9.9",
-        people=people,
-        ledger=ledger,
-    )
+    return application(serving, settings, people=people, ledger=ledger)
 
 
 def limited(**limits: int) -> Settings:
@@ -91,7 +69,7 @@ def limited(**limits: int) -> Settings:
 
 
 async def test_revoked_key_is_refused_with_the_next_request_and_others_stay(connect: Connect) -> None:
-    people = Changing(people_of(*BOTH))
+    people = FakePeople(people_of(*BOTH))
     client = await connect(app_of(FakeServing(), people))
     assert (await client.post(PATH, json=CHAT, headers=ANN)).status == 200
     people.people = people_of(BOTH[1])
@@ -102,7 +80,7 @@ async def test_revoked_key_is_refused_with_the_next_request_and_others_stay(conn
 
 
 async def test_key_that_was_unknown_is_known_once_it_is_added(connect: Connect) -> None:
-    people = Changing(people_of(BOTH[1]))
+    people = FakePeople(people_of(BOTH[1]))
     client = await connect(app_of(FakeServing(), people))
     assert (await client.post(PATH, json=CHAT, headers=ANN)).status == 401
     people.people = people_of(*BOTH)
@@ -110,7 +88,7 @@ async def test_key_that_was_unknown_is_known_once_it_is_added(connect: Connect) 
 
 
 async def test_key_that_changes_hands_names_its_new_owner(connect: Connect) -> None:
-    people, serving = Changing(people_of(*BOTH)), FakeServing()
+    people, serving = FakePeople(people_of(*BOTH)), FakeServing()
     client = await connect(app_of(serving, people))
     await client.post(PATH, json=CHAT, headers=ANN)
     people.people = people_of(KeySettings(name="eve", hash=HASH))
@@ -120,14 +98,14 @@ async def test_key_that_changes_hands_names_its_new_owner(connect: Connect) -> N
 
 async def test_without_any_key_left_nobody_may_ask(connect: Connect) -> None:
     closed = People(SharingSettings(), (), {}, open=False)
-    client = await connect(app_of(FakeServing(), Changing(closed)))
+    client = await connect(app_of(FakeServing(), FakePeople(closed)))
     assert (await client.post(PATH, json=CHAT)).status == 401
     assert (await client.post(PATH, json=CHAT, headers=ANN)).status == 401
 
 
 async def test_key_revoked_while_it_is_checked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashing takes long enough for a revocation to come in between."""
-    people = Changing(people_of(*BOTH))
+    people = FakePeople(people_of(*BOTH))
     searched: list[int] = []
     search = auth._search  # pyright: ignore[reportPrivateUsage]  # the moment in between has no other name
 
@@ -160,7 +138,7 @@ async def test_every_refusal_leaves_at_a_multiple_of_the_same_time(
         waited.append(seconds)
 
     with ThreadPoolExecutor(1) as thread:
-        authenticator = Authenticator(Changing(people_of(*BOTH)), thread, refusal_seconds=1000.0)
+        authenticator = Authenticator(FakePeople(people_of(*BOTH)), thread, refusal_seconds=1000.0)
         monkeypatch.setattr(auth.asyncio, "sleep", sleep)
         for _ in range(2):
             with pytest.raises(Unauthorized):
@@ -185,7 +163,7 @@ def test_key_costs_the_hashes_that_its_form_calls_for(key: str, hashed: int, mon
 
     monkeypatch.setattr(auth, "matches", counting)
     with ThreadPoolExecutor(1) as thread:
-        decoy = Authenticator(Changing(people_of()), thread)._decoy  # pyright: ignore[reportPrivateUsage]  # as it is used
+        decoy = Authenticator(FakePeople(people_of()), thread)._decoy  # pyright: ignore[reportPrivateUsage]  # as it is used
     auth._search(key, people_of(*BOTH).keys, decoy)  # pyright: ignore[reportPrivateUsage]  # what is measured
     assert len(counted) == hashed
 
@@ -204,8 +182,8 @@ async def test_what_is_for_admins_is_refused_to_users(connect: Connect, role: st
 
 
 async def test_tokens_of_prompt_and_answer_are_counted_at_the_end(connect: Connect) -> None:
-    ledger = MemoryLedger()
-    client = await connect(app_of(FakeServing(says("a", "b", "c", cached=4)), Changing(people_of(*BOTH)), ledger))
+    ledger = FakeLedger()
+    client = await connect(app_of(FakeServing(says("a", "b", "c", cached=4)), FakePeople(people_of(*BOTH)), ledger))
     await (await client.post(PATH, json={**CHAT, "n": 2}, headers=ANN)).read()
     await (await client.post(PATH, json={**CHAT, "stream": True}, headers=ANN)).read()
     today = day_of(time.time())
@@ -214,22 +192,22 @@ async def test_tokens_of_prompt_and_answer_are_counted_at_the_end(connect: Conne
 
 
 async def test_answer_that_breaks_is_counted_as_far_as_it_came(connect: Connect) -> None:
-    ledger = MemoryLedger()
-    client = await connect(app_of(FakeServing(breaks(RequestTimeout("late"), "a", "b")), Changing(people_of(*BOTH)), ledger))
+    ledger = FakeLedger()
+    client = await connect(app_of(FakeServing(breaks(RequestTimeout("late"), "a", "b")), FakePeople(people_of(*BOTH)), ledger))
     assert (await client.post(PATH, json=CHAT, headers=ANN)).status == 504
     assert ledger.spent("ann", day_of(time.time())) == PROMPT + 2
 
 
 async def test_request_that_no_engine_began_with_costs_nothing(connect: Connect) -> None:
-    ledger, serving = MemoryLedger(), FakeServing(says("a"), hold=0)
-    client = await connect(app_of(serving, Changing(people_of(*BOTH)), ledger))
+    ledger, serving = FakeLedger(), FakeServing(says("a"), hold=0)
+    client = await connect(app_of(serving, FakePeople(people_of(*BOTH)), ledger))
     asked = asyncio.create_task(client.post(PATH, json=CHAT, headers=ANN))
     await until(lambda: len(serving.streams) == 1)
     asked.cancel()
     await asyncio.wait_for(serving.streams[0].cancelled.wait(), 5)
     assert ledger.spent("ann", day_of(time.time())) == 0
     full = FakeServing(refusal=Overloaded("full", 2, own_limit=True))
-    refusing = await connect(app_of(full, Changing(people_of(*BOTH)), ledger))
+    refusing = await connect(app_of(full, FakePeople(people_of(*BOTH)), ledger))
     assert (await refusing.post(PATH, json=CHAT, headers=ANN)).status == 429
     assert ledger.spent("ann", day_of(time.time())) == 0
 
@@ -432,7 +410,7 @@ class RefusingOnce(FakeServing):
 @pytest.mark.parametrize("refusal", [Overloaded("full", 0.02, own_limit=True), Overloaded("full", 0.02, own_limit=False)])
 async def test_official_clients_try_again_after_the_time_they_are_told(connect: Connect, refusal: RequestError) -> None:
     serving = RefusingOnce(refusal=refusal)
-    client = await connect(app_of(serving, Changing(people_of())))
+    client = await connect(app_of(serving, FakePeople(people_of())))
     url = str(client.make_url("/"))
     async with openai.AsyncOpenAI(base_url=f"{url}v1", api_key="x", max_retries=1) as ours:
         answer = await ours.chat.completions.create(model=CARD.name, messages=[{"role": "user", "content": "Hi"}])
@@ -445,10 +423,10 @@ async def test_official_clients_try_again_after_the_time_they_are_told(connect: 
 
 
 async def test_official_client_does_not_try_again_where_the_day_is_used_up(connect: Connect) -> None:
-    ledger = MemoryLedger()
+    ledger = FakeLedger()
     ledger.add("ann", day_of(time.time()), 10**6)
     people = people_of(*BOTH, limits=[PersonSettings(name="ann", tokens_per_day=1000)])
-    client = await connect(app_of(FakeServing(), Changing(people), ledger))
+    client = await connect(app_of(FakeServing(), FakePeople(people), ledger))
     async with openai.AsyncOpenAI(base_url=f"{client.make_url('/')}v1", api_key=KEY, max_retries=5) as ours:
         with pytest.raises(openai.RateLimitError) as raised:
             await ours.chat.completions.create(model=CARD.name, messages=[{"role": "user", "content": "Hi"}])
