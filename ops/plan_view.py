@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from daemon.core.vram_findings import Gravity
+from daemon.core.vram_host import HostItem, HostPlan
 from daemon.core.vram_report import LayoutReport, PlanReport, Pool, mib
 from daemon.core.vram_values import CardPlan, Certainty, Demand, Item, Layout
 
@@ -14,6 +15,7 @@ _BAR = 64
 """Cells of a full card."""
 _LETTERS: Mapping[Item, tuple[str, str]] = {
     Item.WEIGHTS: ("W", "white on blue"),
+    Item.ADAPTERS: ("A", "white on blue"),
     Item.KV: ("K", "black on green"),
     Item.RECURRENT: ("R", "black on cyan"),
     Item.DRAFTER: ("D", "white on magenta"),
@@ -59,19 +61,32 @@ def _layout(layout: LayoutReport, demand: Demand) -> Group:
         replicas = layout.layout is Layout.REPLICAS
         parts.append(Text(f"with {' and '.join(each)} people:" if replicas else f"with {each[0]} people:"))
         parts.extend((_table(layout), *(_bar(plan) for plan in layout.cards)))
-        if layout.pool is not None and len(set(each)) == 1 and layout.layout is not Layout.TENSOR:  # engine.layout has no tensor
+        if layout.pool is not None and len(set(each)) == 1:
             parts.append(Text(f"config.yaml: {_settings(layout, layout.pool, demand)}"))
+    if layout.host.rows:
+        parts.append(Text(f"host memory: {_host(layout.host)}"))
     return Group(*parts)
+
+
+def _host(host: HostPlan) -> str:
+    """The machine's account in a line."""
+    rows = ", ".join(
+        f"{row.item.value} {'up to ' if row.item is HostItem.CHECKPOINTS else ''}{mib(row.size)} ({row.certainty.value})"
+        for row in host.rows
+    )
+    return rows if host.total is None else f"{rows}; the machine has {mib(host.total)}"
 
 
 def _settings(layout: LayoutReport, pool: Pool, demand: Demand) -> str:
     """What the daemon must be told to be loaded like this. Of replicas each engine gets what is given."""
     engines = len(layout.cards) if layout.layout is Layout.REPLICAS else 1
-    named = ["engine.layout replicas"] if engines > 1 else []
+    named = [] if layout.layout is Layout.SPLIT else [f"engine.layout {layout.layout.value}"]
     tokens, streams = pool.tokens // engines, pool.streams // engines
     named += [f"context {demand.context}", f"engine.cache_tokens {tokens}", f"engine.max_batch {streams}"]
     if not demand.precision.full:
         named += [f"engine.k_bits {demand.precision.k_bits}", f"engine.v_bits {demand.precision.v_bits}"]
+    if demand.experts_on_cpu:
+        named.append(f"engine.moe_cpu_layers {demand.experts_on_cpu}")
     return ", ".join(named)
 
 

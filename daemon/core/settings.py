@@ -52,8 +52,19 @@ class EngineLayout(Enum):
     """As `SPLIT`, unless more than one replica is asked for."""
     SPLIT = "split"
     """One engine: layers one GPU after the other."""
+    TENSOR = "tensor"
+    """One engine: a part of every layer on each GPU, all computing at once."""
     REPLICAS = "replicas"
     """An engine a GPU, each with the whole model; requests are shared out."""
+
+
+class TensorBackend(Enum):
+    """How the GPUs of the layout tensor exchange what they have computed."""
+
+    NATIVE = "native"
+    """exllamav3's own, through host memory: works with every pair of cards."""
+    NCCL = "nccl"
+    """NVIDIA's, for cards that reach each other's memory."""
 
 
 class OnEmptyAnswer(Enum):
@@ -136,17 +147,46 @@ class EngineSettings(_Section, frozen=True):
             " decode kernels know none and are off in the layers that have one, so that answers come slower"
         ),
     ] = []
+    vision: Annotated[
+        bool,
+        Meta(
+            description="Load the model's vision tower, so that chats may hold pictures: Qwen2.5-VL, Qwen3-VL, Qwen3.5 and GLM-4V."
+            " `exl3ctl plan MODEL --vision` says what it takes"
+        ),
+    ] = False
+    vision_tokens: Annotated[
+        int, Meta(description="Most prompt tokens one picture takes; larger ones are shrunk until they do", ge=16, le=16384)
+    ] = 2048
+    vision_memory_mib: Annotated[
+        int, Meta(description="Host memory for what the tower has seen, so that a second turn need not look again", ge=0)
+    ] = 1024
     gpu_split: Annotated[
         list[float] | None, Meta(description="GiB of each GPU to use, as [11.0, 11.0]; null: filled in order as needed")
     ] = None
-    reserve_gpu_mib: Annotated[int, Meta(description="Memory left free on each GPU", ge=0)] = 256
+    reserve_gpu_mib: Annotated[
+        Annotated[int, Meta(ge=0)] | list[Annotated[int, Meta(ge=0)]],
+        Meta(description="Memory left free on each GPU: one number for all, or one for each GPU, as [1024, 256]"),
+    ] = 256
     layout: Annotated[
         EngineLayout,
         Meta(
-            description="Several GPUs: split (layers one GPU after the other) or replicas (an engine a GPU with the whole model:"
-            " one's death moves its streams to another); auto: split, unless replicas is above 1"
+            description="Several GPUs: split (layers one GPU after the other), tensor (a part of every layer on each GPU, all"
+            " computing at once) or replicas (an engine a GPU with the whole model: one's death moves its streams to another);"
+            " auto: split, unless replicas is above 1"
         ),
     ] = EngineLayout.AUTO
+    tensor_backend: Annotated[
+        TensorBackend,
+        Meta(description="How GPUs of the layout tensor talk: native (through host memory) or nccl (cards reaching each other)"),
+    ] = TensorBackend.NATIVE
+    moe_cpu_layers: Annotated[
+        int,
+        Meta(
+            description="On a GPU, for models with experts: layers, the first ones that have experts, whose experts stay in host"
+            " memory and are computed by the CPU. Room on the GPU for a slower answer",
+            ge=0,
+        ),
+    ] = 0
     replicas: Annotated[
         Annotated[int, Meta(ge=1, le=16)] | None,
         Meta(

@@ -7,6 +7,7 @@ the overhead is assumed until a load on this machine measured it.
 
 from dataclasses import dataclass, replace
 
+from daemon.core.drafting import logit_rows
 from daemon.core.vram_model import (
     PAGE,
     AttentionLayer,
@@ -18,8 +19,8 @@ from daemon.core.vram_model import (
     state_bytes,
     token_bytes,
 )
-from daemon.core.vram_values import Card, CardPlan, Certainty, Demand, Fits, Item, Layout, NoRoom, Placing, Row
-from daemon.core.vram_weights import LayerWeights, Weights
+from daemon.core.vram_values import Adapters, Card, CardPlan, Certainty, Demand, Fits, Item, Layout, NoRoom, Placing, Row
+from daemon.core.vram_weights import LayerWeights, Weights, offloaded
 
 MOST_PEOPLE = 256
 _REBUILD_ROWS = 144
@@ -32,6 +33,7 @@ class _Sums:
     """A card's account while it is being filled."""
 
     weights: int = 0
+    adapters: int = 0
     kv: int = 0
     recurrent: int = 0
     drafter: int = 0
@@ -50,7 +52,8 @@ class _Sums:
 
     @property
     def total(self) -> int:
-        return self.weights + self.kv + self.recurrent + self.drafter + self.vision + self.transient + self.logits
+        held = self.weights + self.adapters + self.kv + self.recurrent + self.drafter + self.vision
+        return held + self.transient + self.logits
 
 
 def _power_of_two(n: int) -> int:
@@ -86,7 +89,8 @@ def layer_transient(model: ModelShape, layer: Layer, weights: LayerWeights, dema
 def logits_bytes(model: ModelShape, demand: Demand) -> int:
     """Rows of logits in fp16 with their fp32 copy: one a stream, and one more a draft token."""
     padded = -(-model.vocabulary // 128) * 128
-    return demand.streams * (1 + demand.history) * padded * 6
+    rows = logit_rows(demand.streams, demand.history, drafter=demand.drafter or demand.draft is not None)
+    return rows * padded * 6
 
 
 def _head_transient(model: ModelShape, weights: Weights) -> int:
@@ -114,6 +118,7 @@ def _overhead_certainty(card: Card) -> Certainty:
 def _rows(card: Card, sums: _Sums, weights: Certainty) -> tuple[Row, ...]:
     rows = (
         Row(Item.WEIGHTS, sums.weights, weights),
+        Row(Item.ADAPTERS, sums.adapters, Certainty.EXACT),
         Row(Item.KV, sums.kv, weights),
         Row(Item.RECURRENT, sums.recurrent, weights),
         Row(Item.DRAFTER, sums.drafter, Certainty.EXACT),
@@ -134,6 +139,7 @@ class _Module:
     name: str
     layer: int | None
     weights: int
+    adapters: int
     kv: int
     recurrent: int
     transient: int
@@ -143,18 +149,20 @@ class _Module:
 def _modules(model: ModelShape, weights: Weights, demand: Demand) -> tuple[_Module, ...]:
     alike: dict[tuple[Layer, LayerWeights], tuple[int, int, int]] = {}
     modules: list[_Module] = []
+    adapters = demand.adapters or Adapters((0,) * len(model.layers))
+    moved = offloaded(weights, demand.experts_on_cpu)
     for number, (layer, part) in enumerate(zip(model.layers, weights.layers, strict=True)):
         sizes = alike.get((layer, part))
-        held = part.total - (part.experts if number < demand.experts_on_cpu else 0)
+        held = part.total - (part.experts if number in moved else 0)
         if sizes is None:
             sizes = alike[layer, part] = (
                 token_bytes(layer, demand.precision) * demand.tokens,
                 state_bytes(layer, demand.streams, demand.history),
                 layer_transient(model, layer, part, demand),
             )
-        modules.append(_Module(f"layer {number}", number, held, *sizes))
+        modules.append(_Module(f"layer {number}", number, held, adapters.layers[number], *sizes))
     tail, transient = weights.head + weights.norm + weights.other, _head_transient(model, weights)
-    return (*modules, _Module("the head", None, tail, 0, 0, transient, logits_bytes(model, demand)))
+    return (*modules, _Module("the head", None, tail, adapters.head, 0, 0, transient, logits_bytes(model, demand)))
 
 
 def _start(model: ModelShape, weights: Weights, demand: Demand) -> _Sums:
@@ -215,6 +223,7 @@ def split_as(model: ModelShape, weights: Weights, cards: tuple[Card, ...], deman
 def _grown(sums: _Sums, module: _Module) -> _Sums:
     return _Sums(
         weights=sums.weights + module.weights,
+        adapters=sums.adapters + module.adapters,
         kv=sums.kv + module.kv,
         recurrent=sums.recurrent + module.recurrent,
         drafter=sums.drafter,
@@ -226,7 +235,7 @@ def _grown(sums: _Sums, module: _Module) -> _Sums:
 
 def _no_room(modules: tuple[_Module, ...], start: int, cards: tuple[Card, ...], last: _Module) -> NoRoom:
     """What a split lacks at least: everything that must be held, against everything the cards have."""
-    need = start + sum(module.weights + module.kv + module.recurrent + module.logits for module in modules)
+    need = start + sum(module.weights + module.adapters + module.kv + module.recurrent + module.logits for module in modules)
     have = sum(max(0, card.room - last.transient) for card in cards)
     where = f"{last.name} of {len(modules) - 1}" if last.layer is not None else last.name
     if any(card.limit is not None for card in cards):
@@ -260,35 +269,36 @@ def _head_units(layer: Layer) -> int:
 
 
 def tensor_plans(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand) -> tuple[CardPlan, ...]:
-    """Every layer on all cards, by the room each has, whether it fits or not; heads stay whole. An estimate of what exllamav3's
-    allocator does.
+    """Every layer on all cards that are used, by the room each has, whether it fits or not; heads stay whole. An estimate of what
+    exllamav3's allocator does.
     """
-    rooms = [max(1, card.room) for card in cards]
-    ratios = tuple(room / sum(rooms) for room in rooms)
+    rooms = [max(1, card.room) if card.limit != 0 else 0 for card in cards]
+    ratios = tuple(room / max(1, sum(rooms)) for room in rooms)
     sums = [_Sums() for _ in cards]
     for layer, part in zip(model.layers, weights.layers, strict=True):
         heads = _unit_shares(_head_units(layer), ratios)
         kv = token_bytes(layer, demand.precision) * demand.tokens
         state = state_bytes(layer, demand.streams, demand.history)
         for i, (share, ratio) in enumerate(zip(heads, ratios, strict=True)):
-            size = int(part.mixing * share + part.feed_forward * ratio) + part.norm
-            transient = layer_transient(model, layer, part, demand, max(share, ratio))
-            sums[i] = sums[i].with_layer(size, int(kv * share), int(state * share), transient)
-    start = _start(model, weights, demand)
+            if ratio:
+                size = int(part.mixing * share + part.feed_forward * ratio) + part.norm
+                transient = layer_transient(model, layer, part, demand, max(share, ratio))
+                sums[i] = sums[i].with_layer(size, int(kv * share), int(state * share), transient)
+    start, first = _start(model, weights, demand), next((i for i, ratio in enumerate(ratios) if ratio), 0)
     tail = weights.head + weights.other + start.weights
     for i, ratio in enumerate(ratios):
-        head = int(tail * ratio) + weights.norm
-        sums[i] = sums[i].with_layer(head, 0, 0, int(_head_transient(model, weights) * ratio))
-    sums[0] = replace(sums[0], logits=logits_bytes(model, demand), drafter=start.drafter, vision=start.vision)
+        if ratio:
+            sums[i] = sums[i].with_layer(int(tail * ratio) + weights.norm, 0, 0, int(_head_transient(model, weights) * ratio))
+    sums[first] = replace(sums[first], logits=logits_bytes(model, demand), drafter=start.drafter, vision=start.vision)
     return tuple(
-        CardPlan(card, _rows(card, total, Certainty.ESTIMATED), (0, len(model.layers) - 1), demand.streams)
-        for card, total in zip(cards, sums, strict=True)
+        CardPlan(card, _rows(card, total, Certainty.ESTIMATED), (0, len(model.layers) - 1) if ratio else None, demand.streams)
+        for card, total, ratio in zip(cards, sums, ratios, strict=True)
     )
 
 
 def _tensor(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand) -> Placing:
     plans = tensor_plans(model, weights, cards, demand)
-    worst = min(plans, key=lambda plan: plan.free)
+    worst = min((plan for plan in plans if plan.card.limit != 0), key=lambda plan: plan.free)
     if worst.free < 0:
         return NoRoom(f"the share of {worst.card.name} does not fit it", -worst.free)
     return Fits(plans)

@@ -1,6 +1,6 @@
 """What to change when people and context do not fit: each change tried out, not guessed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -28,6 +28,7 @@ class Lever(Enum):
     LAYOUT = "layout"
     SPECULATION = "speculation"
     WEIGHT_BITS = "weight_bits"
+    EXPERTS = "experts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ def lighter(weights: Weights, bits: float) -> Weights:
                 mixing=int(layer.mixing * ratio),
                 feed_forward=int(layer.feed_forward * ratio),
                 experts=int(layer.experts * ratio),
+                experts_in_ram=int(layer.experts_in_ram * ratio),
             )
             for layer in weights.layers
         ),
@@ -80,12 +82,31 @@ def _changes(model: ModelShape, weights: Weights, cards: tuple[Card, ...], deman
     if people:
         yield Change(Lever.PEOPLE, f"{people} {'person' if people == 1 else 'people'} at this context", people)
     yield from _smaller_weights(model, weights, cards, demand, layout)
+    moved = least_experts_moved(demand, weights, layout, lambda more: _fit(model, weights, cards, more, layout))
+    if moved is not None:
+        words = f"the experts of {moved.experts_on_cpu} layers in host memory"
+        yield Change(Lever.EXPERTS, words, most_people(model, weights, cards, moved, layout))
     plain = replace(demand, history=0, drafter=False, draft=None)
     if plain != demand and _fit(model, weights, cards, plain, layout):
         yield Change(Lever.SPECULATION, "no speculation", most_people(model, weights, cards, plain, layout))
     for other in Layout:
         if other is not layout and len(cards) > 1 and _fit(model, weights, cards, demand, other):
             yield Change(Lever.LAYOUT, f"the layout {other.value}", most_people(model, weights, cards, demand, other))
+
+
+def least_experts_moved(demand: Demand, weights: Weights, layout: Layout, fits: Callable[[Demand], bool]) -> Demand | None:
+    """The demand with the experts of as few more layers in host memory as make it fit; None where that does not help."""
+    most = sum(1 for layer in weights.layers if layer.experts)
+    low, high = demand.experts_on_cpu + 1, most
+    if layout is Layout.TENSOR or low > high or not fits(replace(demand, experts_on_cpu=most)):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if fits(replace(demand, experts_on_cpu=middle)):
+            high = middle
+        else:
+            low = middle + 1
+    return replace(demand, experts_on_cpu=low)
 
 
 def _thinner_cache(

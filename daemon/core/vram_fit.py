@@ -6,16 +6,17 @@ The plan of `exl3ctl plan` turns people and context into caches; here caches and
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from daemon.core.drafting import DRAFT_TOKENS, draft_length
 from daemon.core.errors import ConfigError
+from daemon.core.layout import reserves
 from daemon.core.settings import EngineSettings, Speculation
 from daemon.core.vram import place, split_words
+from daemon.core.vram_advice import least_experts_moved
 from daemon.core.vram_model import PAGE, ModelShape, Precision, state_bytes, token_bytes
 from daemon.core.vram_report import mib
-from daemon.core.vram_values import MARGIN, Card, CardPlan, Demand, Draft, Fits, Item, Layout, NoRoom, pages
+from daemon.core.vram_values import MARGIN, Adapters, Card, CardPlan, Demand, Draft, Fits, Item, Layout, NoRoom, pages
 from daemon.core.vram_weights import Weights
 
-DRAFT_TOKENS = 4
-"""Tokens drafted ahead where the configuration names no number: exllamav3's own for most drafters."""
 _GIB = 1 << 30
 _THIN = (Precision(8, 8), Precision(4, 4))
 _CHUNK = 512
@@ -37,8 +38,24 @@ class Planned:
     """Longest request, in tokens."""
 
 
-def demand_of(engine: EngineSettings, context: int, draft: Draft | None = None) -> Demand:
-    """What an engine with these settings allocates for requests of up to `context` tokens; `draft`: of engine.draft_model."""
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is loaded beside a model: the drafter of engine.draft_model, engine.loras; and how far drafts go by themselves."""
+
+    draft: Draft | None = None
+    adapters: Adapters | None = None
+    head_drafts: int = DRAFT_TOKENS
+    """Tokens that the model's own head drafts."""
+    drafts: int = DRAFT_TOKENS
+    """Tokens that the drafter drafts."""
+
+
+ALONE = Beside()
+"""Nothing."""
+
+
+def demand_of(engine: EngineSettings, context: int, beside: Beside = ALONE) -> Demand:
+    """What an engine with these settings allocates for requests of up to `context` tokens."""
     precision = Precision(engine.k_bits, engine.v_bits)
     precision.check()
     return Demand(
@@ -46,11 +63,13 @@ def demand_of(engine: EngineSettings, context: int, draft: Draft | None = None) 
         people=1,
         precision=precision,
         chunk=engine.chunk_tokens,
-        history=0 if engine.speculation is Speculation.NONE else engine.draft_tokens or DRAFT_TOKENS,
+        history=draft_length(engine, beside.head_drafts, beside.drafts),
         drafter=engine.speculation is Speculation.MTP,
-        draft=draft if engine.speculation is Speculation.DRAFT else None,
+        draft=beside.draft if engine.speculation is Speculation.DRAFT else None,
         cache_tokens=engine.cache_tokens if engine.cache_tokens is not None else pages(context) * PAGE,
         slots=engine.max_batch,
+        experts_on_cpu=engine.moe_cpu_layers,
+        adapters=beside.adapters,
     )
 
 
@@ -67,7 +86,8 @@ def limited(cards: tuple[Card, ...], engine: EngineSettings) -> tuple[Card, ...]
     """The cards as far as an engine may use them. Raises ConfigError for a split over more cards than there are."""
     split = engine.gpu_split
     if split is None:
-        return tuple(replace(card, reserve=MARGIN + (engine.reserve_gpu_mib << 20)) for card in cards)
+        free = reserves(engine, len(cards))
+        return tuple(replace(card, reserve=MARGIN + (mib << 20)) for card, mib in zip(cards, free, strict=True))
     if len(split) > len(cards):
         raise ConfigError(f"engine.gpu_split names {len(split)} GPUs, and {len(cards)} can be used", "engine.gpu_split")
     if not all(size >= 0 for size in split) or not any(split):
@@ -90,10 +110,28 @@ def refusal(plan: Planned) -> str | None:
     return "\n".join(lines)
 
 
+def experts_refusal(asked: str, count: int, shape: ModelShape, weights: Weights) -> str | None:
+    """Why the experts of `count` layers cannot be kept in host memory, in a sentence that begins with what was `asked`.
+
+    None where they can be.
+    """
+    layers, able = len(shape.layers), sum(1 for layer in weights.layers if layer.experts)
+    if not count or count <= able:
+        return None
+    if shape.experts is None:
+        return f"{asked} is {count}, and the model has no experts in any of its {layers} layers"
+    if not able:
+        return f"{asked} is {count}, and exllamav3 moves only experts of the codebook mul1: here are none"
+    return f"{asked} is {count}, and {able} of the model's {layers} layers have experts that can be moved"
+
+
 def _place(plan: Planned, demand: Demand) -> Fits | NoRoom:
-    """Cards of different sizes may be numbered differently by CUDA, which puts the fastest first: any order that fits will do."""
+    """Cards of different sizes may be numbered differently by CUDA, which puts the fastest first: any order that fits will do,
+    unless something is said about each of them.
+    """
     placed = place(plan.shape, plan.weights, plan.cards, demand, plan.layout)
-    if isinstance(placed, Fits) or any(card.limit is not None for card in plan.cards):
+    numbered = any(card.limit is not None for card in plan.cards) or len({card.reserve for card in plan.cards}) > 1
+    if isinstance(placed, Fits) or numbered:
         return placed
     largest_first = tuple(sorted(plan.cards, key=lambda card: -card.size))
     again = place(plan.shape, plan.weights, largest_first, demand, plan.layout)
@@ -146,6 +184,9 @@ def _changes(plan: Planned) -> Iterator[str]:
         yield f"engine.max_batch {slots}"
     if demand.chunk > _CHUNK and _fits(plan, replace(demand, chunk=_CHUNK)):
         yield f"engine.chunk_tokens {_CHUNK}"
+    moved = least_experts_moved(demand, plan.weights, plan.layout, lambda more: _fits(plan, more))
+    if moved is not None:
+        yield f"engine.moe_cpu_layers {moved.experts_on_cpu}"
     if any(card.limit is not None for card in plan.cards):
         free = replace(plan, cards=tuple(replace(card, limit=None) for card in plan.cards))
         if _fits(free, demand):

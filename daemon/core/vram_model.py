@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from daemon.core.drafting import drafter_tokens, own_head_tokens
 from daemon.core.errors import ConfigError
 
 PAGE = 256
@@ -175,6 +176,10 @@ class ModelShape:
     vision: bool
     drafter_layers: int
     """Layers of the multi-token-prediction head."""
+    head_drafts: int
+    """Tokens that this head drafts where nobody says another number."""
+    drafts: int
+    """The same, where the model drafts for another."""
     familiar: bool
     """Whether the formulas were checked against this architecture; others are taken to be ordinary transformers."""
 
@@ -284,6 +289,7 @@ def describe(config: Mapping[str, object], where: str = "config.json") -> ModelS
         root = msgspec.convert(config, _Root)
         inner: Mapping[str, object] = root.text_config if root.text_config is not None else config
         text = msgspec.convert(inner, _Text)
+        drafts = drafter_tokens(root.architectures[0] if root.architectures else "", config)
     except msgspec.ValidationError as problem:
         raise ConfigError(f"this does not describe a language model: {problem}", where) from problem
     if not root.architectures:
@@ -317,5 +323,7 @@ def describe(config: Mapping[str, object], where: str = "config.json") -> ModelS
         experts=experts,
         vision=root.vision_config is not None,
         drafter_layers=text.mtp_num_hidden_layers,
+        head_drafts=own_head_tokens(architecture),
+        drafts=drafts,
         familiar=architecture in FAMILIAR,
     )

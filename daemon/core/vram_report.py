@@ -3,21 +3,14 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from daemon.core.layout import UNDIVIDED
 from daemon.core.vram import longest_context, most_people, place
 from daemon.core.vram_advice import Change, changes, speculation_advice
 from daemon.core.vram_findings import Finding
+from daemon.core.vram_host import KEPT_FREE, HostItem, HostPlan, Kept, host_plan
 from daemon.core.vram_model import ModelShape
 from daemon.core.vram_values import Card, CardPlan, Demand, Fits, Layout, NoRoom
 from daemon.core.vram_weights import Weights
-
-_NO_TENSOR = frozenset(
-    {
-        "AfmoeForCausalLM", "Glm4MoeLiteForCausalLM", "Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "Mistral4ForCausalLM",
-        "MuseGlimmerForConditionalGeneration", "NemotronHForCausalLM", "NemotronH_Omni_Reasoning_V3", "Olmo3ForCausalLM",
-        "OlmoHybridForCausalLM", "Qwen3NextForCausalLM",
-    }
-)  # fmt: skip
-"""Architectures for which exllamav3 1.6.5 has no tensor-parallel code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +19,14 @@ class Guarantee:
 
     name: str
     tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Household:
+    """The machine around the cards: host memory that is given away, and how much there is in bytes; None where nobody said."""
+
+    kept: Kept
+    memory: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class LayoutReport:
     changes: tuple[Change, ...]
     pool: Pool | None
     """With the people that `cards` shows; None where nobody fits."""
+    host: HostPlan
+    """What the machine's own memory is needed for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,13 @@ def mib(size: int) -> str:
 
 
 def report_layout(
-    model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand, layout: Layout, promised: int = 0
+    model: ModelShape,
+    weights: Weights,
+    cards: tuple[Card, ...],
+    demand: Demand,
+    layout: Layout,
+    household: Household,
+    promised: int = 0,
 ) -> LayoutReport:
     """Plan one layout. `promised`: tokens of cache that people are guaranteed."""
     most = most_people(model, weights, cards, demand, layout)
@@ -98,15 +107,28 @@ def report_layout(
     people = demand.people if isinstance(placed, Fits) else most
     shown = placed if isinstance(placed, Fits) or not most else place(model, weights, cards, replace(demand, people=most), layout)
     problem = f"{placed.words}; {mib(placed.short)} or more are missing" if isinstance(placed, NoRoom) else None
+    host = host_plan(model, weights, demand, layout, len(cards), household.kept, household.memory)
     return LayoutReport(
         layout=layout,
-        fits=problem is None,
+        fits=problem is None and not host.short,
         most_people=most,
         longest_context=longest_context(model, weights, cards, demand, layout),
         cards=shown.cards if isinstance(shown, Fits) else (),
-        problem=problem,
+        problem=problem or host_problem(host),
         changes=changes(model, weights, cards, demand, layout),
         pool=Pool(replace(demand, people=people).tokens, promised, people) if people else None,
+        host=host,
+    )
+
+
+def host_problem(host: HostPlan) -> str | None:
+    """Why the machine's own memory does not do, in a sentence without its end; None where it does."""
+    if not host.short or host.total is None:
+        return None
+    rows = ", ".join(f"{row.item.value} {mib(row.size)}" for row in host.rows if row.item is not HostItem.CHECKPOINTS)
+    return (
+        f"host memory is short by {mib(host.short)}: {rows}; the machine has {mib(host.total)},"
+        f" of which exllamav3 leaves {mib(KEPT_FREE)} free"
     )
 
 
@@ -117,7 +139,7 @@ def _notes(
         yield f"{model.architecture} was not compared with what loading takes: the plan takes it for an ordinary transformer."
     if model.context and demand.context > model.context:
         yield f"The context asked for, {demand.context:,}, is longer than the model's own {model.context:,} tokens."
-    if Layout.TENSOR in layouts and model.architecture in _NO_TENSOR:
+    if Layout.TENSOR in layouts and model.architecture in UNDIVIDED:
         yield f"exllamav3 1.6.5 has no tensor-parallel code for {model.architecture}: the layout tensor is arithmetic only."
     yield from _of_overheads(cards)
     advice = speculation_advice(demand)
@@ -157,6 +179,8 @@ def report(
     weights: Weights,
     cards: Mapping[Layout, tuple[Card, ...]],
     demand: Demand,
+    *,
+    household: Household | None = None,
     findings: tuple[Finding, ...] = (),
     notes: tuple[str, ...] = (),
     guarantees: tuple[Guarantee, ...] = (),
@@ -166,7 +190,7 @@ def report(
     Raises ConfigError for cache bits that no cache has.
     """
     demand.precision.check()
-    layouts = tuple(cards)
+    layouts, around = tuple(cards), household or Household(Kept())
     promised = sum(each.tokens for each in guarantees)
     return PlanReport(
         model=name,
@@ -175,7 +199,7 @@ def report(
         cards=cards[layouts[0]],
         weight_bytes=weights.loaded,
         weight_bits=weights.bits,
-        layouts=tuple(report_layout(model, weights, cards[layout], demand, layout, promised) for layout in layouts),
+        layouts=tuple(report_layout(model, weights, cards[layout], demand, layout, around, promised) for layout in layouts),
         guarantees=guarantees,
         findings=findings,
         notes=(*_notes(model, weights, cards, demand, layouts), *notes),

@@ -35,6 +35,7 @@ class Item(Enum):
     """What memory is spent on."""
 
     WEIGHTS = "weights"
+    ADAPTERS = "adapters"
     KV = "KV cache"
     RECURRENT = "recurrent states"
     DRAFTER = "drafter"
@@ -80,6 +81,19 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapters:
+    """LoRA matrices as they lie beside their layers, in bytes. `head`: those of lm_head."""
+
+    layers: tuple[int, ...]
+    head: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self.layers) + self.head
+
+
+@dataclass(frozen=True, slots=True)
 class Demand:
     """What is wanted."""
 
@@ -101,7 +115,9 @@ class Demand:
     slots: int | None = None
     """Streams at once (engine.max_batch), where they are configured; None: one a person."""
     experts_on_cpu: int = 0
-    """Layers, the first ones, whose routed experts lie in host memory."""
+    """Layers, the first ones that have some, whose routed experts lie in host memory."""
+    adapters: Adapters | None = None
+    """LoRA adapters, all together."""
 
     @property
     def tokens(self) -> int:

@@ -81,7 +81,11 @@ class LayerWeights:
     norm: int
     rebuilt: int
     experts: int = 0
-    """Bytes of the routed experts that exllamav3 can leave in host memory: those of the codebook mul1."""
+    """Bytes that leave the GPU where exllamav3 leaves the routed experts in host memory: the trellises of those quantised with
+    the codebook mul1. Their scales stay, for prompts are computed on the GPU.
+    """
+    experts_in_ram: int = 0
+    """What they then take there: trellises and scales."""
 
     @property
     def total(self) -> int:
@@ -132,7 +136,7 @@ def weigh(tensors: Iterable[Tensor], layers: int, *, tied: bool) -> Weights:
     """Add up a model's tensors. `layers` is how many layers config.json has; tensors of further layers count as `other`."""
     by_part = dict.fromkeys(Part, 0)
     per_layer = [{Part.MIXING: 0, Part.FEED_FORWARD: 0, Part.NORM: 0} for _ in range(layers)]
-    rebuilt, experts, movable = [0] * layers, [0] * layers, [False] * layers
+    rebuilt, trellises, experts, movable = [0] * layers, [0] * layers, [0] * layers, [False] * layers
     head_rebuilt = packed_bits = packed_weights = 0
     quantised_table = False
     for tensor in tensors:
@@ -143,6 +147,7 @@ def weigh(tensors: Iterable[Tensor], layers: int, *, tied: bool) -> Weights:
             rebuilt[place.layer] = max(rebuilt[place.layer], rebuilt_bytes(tensor))
             if _EXPERTS in tensor.name:
                 experts[place.layer] += size
+                trellises[place.layer] += size if tensor.name.endswith((".trellis", ".mul1")) else 0
                 movable[place.layer] = movable[place.layer] or tensor.name.endswith(".mul1")
             if tensor.name.endswith(".trellis") and len(tensor.shape) == 3:  # noqa: PLR2004 - as above
                 packed_bits += tensor.size * 8
@@ -155,8 +160,15 @@ def weigh(tensors: Iterable[Tensor], layers: int, *, tied: bool) -> Weights:
     head = by_part[Part.HEAD] or (by_part[Part.EMBEDDING] if tied else 0)
     return Weights(
         layers=tuple(
-            LayerWeights(sizes[Part.MIXING], sizes[Part.FEED_FORWARD], sizes[Part.NORM], largest, routed if may_move else 0)
-            for sizes, largest, routed, may_move in zip(per_layer, rebuilt, experts, movable, strict=True)
+            LayerWeights(
+                sizes[Part.MIXING],
+                sizes[Part.FEED_FORWARD],
+                sizes[Part.NORM],
+                largest,
+                experts=moved if may_move else 0,
+                experts_in_ram=routed if may_move else 0,
+            )
+            for sizes, largest, moved, routed, may_move in zip(per_layer, rebuilt, trellises, experts, movable, strict=True)
         ),
         embedding=by_part[Part.EMBEDDING],
         embedding_quantised=quantised_table,
@@ -168,3 +180,8 @@ def weigh(tensors: Iterable[Tensor], layers: int, *, tied: bool) -> Weights:
         other=by_part[Part.OTHER],
         bits=packed_bits / packed_weights if packed_weights else None,
     )
+
+
+def offloaded(weights: Weights, count: int) -> frozenset[int]:
+    """The layers whose experts lie in host memory where those of `count` layers do: the first ones that can."""
+    return frozenset([number for number, layer in enumerate(weights.layers) if layer.experts][:count])

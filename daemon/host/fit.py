@@ -6,19 +6,33 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
+from daemon.core.drafting import draft_length
 from daemon.core.errors import ConfigError
-from daemon.core.layout import layout_of, places
+from daemon.core.layout import UNDIVIDED, layout_of, places
 from daemon.core.settings import BackendKind, EngineSettings
+from daemon.core.vram_adapters import read_adapter, weigh_adapters
 from daemon.core.vram_directory import read_model
-from daemon.core.vram_fit import DRAFT_TOKENS, Planned, demand_of, draft_of, limited, refusal
+from daemon.core.vram_fit import (
+    ALONE,
+    Beside,
+    Planned,
+    demand_of,
+    draft_of,
+    experts_refusal,
+    limited,
+    refusal,
+)
+from daemon.core.vram_host import HostMemory, HostPlan, Kept, host_plan, parse_meminfo
 from daemon.core.vram_learned import Label, Learned, cards_of
 from daemon.core.vram_model import ModelShape, Precision, describe
-from daemon.core.vram_values import Draft, Layout
+from daemon.core.vram_report import host_problem
+from daemon.core.vram_values import Layout
 from daemon.core.vram_weights import Weights, weigh
 from daemon.host.gpu_census import Census, take_census
 from daemon.host.model_folder import DiskFolder
 
 _log = logging.getLogger("exl3d.memory")
+_MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +42,24 @@ class Weighed:
     name: str
     shape: ModelShape
     weights: Weights
-    draft: Draft | None = None
-    """engine.draft_model, where one is configured."""
+    beside: Beside = ALONE
+    """engine.draft_model and engine.loras, where they are configured."""
 
 
 def weigh_model(path: Path, name: str, engine: EngineSettings) -> Weighed:
-    """Read config.json and the headers of the weight files, those of a drafter too. Raises ConfigError where the plan does not
-    understand them.
+    """Read config.json and the headers of the weight files, those of a drafter and of adapters too. Raises ConfigError where the
+    plan does not understand them.
     """
     weighed = _weigh(path, name)
-    if engine.draft_model is None:
-        return weighed
-    drafter = _weigh(Path(engine.draft_model).expanduser(), "the drafter")
-    history = engine.draft_tokens or DRAFT_TOKENS
-    return replace(weighed, draft=draft_of(drafter.shape, drafter.weights, Precision(engine.k_bits, engine.v_bits), history))
+    folders = [(each.path, DiskFolder(Path(each.path).expanduser())) for each in engine.loras]
+    adapters = weigh_adapters([(where, read_adapter(folder)) for where, folder in folders], len(weighed.shape.layers))
+    beside = Beside(adapters=adapters, head_drafts=weighed.shape.head_drafts)
+    if engine.draft_model is not None:
+        drafter = _weigh(Path(engine.draft_model).expanduser(), "the drafter")
+        length = draft_length(engine, weighed.shape.head_drafts, drafter.shape.drafts)
+        draft = draft_of(drafter.shape, drafter.weights, Precision(engine.k_bits, engine.v_bits), length)
+        beside = replace(beside, draft=draft, drafts=drafter.shape.drafts)
+    return replace(weighed, beside=beside)
 
 
 def _weigh(path: Path, name: str) -> Weighed:
@@ -78,8 +96,8 @@ def forecast(
     """
     if not wants_gpu(engine.backend):
         return Forecast()
-    census = take_census(environment)
     layout = layout_of(engine)
+    census = take_census(environment)
     if not census.gpus:
         return Forecast(census=census, layout=layout)
     try:
@@ -87,8 +105,47 @@ def forecast(
     except ConfigError as problem:
         _log.warning("loading without a memory plan: %s", problem)
         return Forecast(census=census, layout=layout)
+    check_possible(model, engine, layout)
     check_fit(model, engine, context, census, learned)
+    check_host(model, engine, layout, len(census.gpus), host_memory())
     return Forecast(model, census, layout)
+
+
+def host_memory(file: Path = _MEMINFO) -> HostMemory | None:
+    """This machine's memory; None where the system does not say."""
+    try:
+        return parse_meminfo(file.read_text(encoding="ascii", errors="replace"))
+    except OSError as problem:
+        _log.warning("%s cannot be read, so host memory is not planned: %s", file, problem)
+        return None
+
+
+def check_possible(model: Weighed, engine: EngineSettings, layout: Layout) -> None:
+    """Raise ConfigError where the model is none for what is configured, however much memory there is."""
+    if layout is Layout.TENSOR and model.shape.architecture in UNDIVIDED:
+        words = f"engine.layout is tensor, and exllamav3 1.6.5 cannot divide the layers of {model.shape.architecture} among GPUs"
+        raise ConfigError(f"{words}: use split or replicas", "engine.layout")
+    problem = experts_refusal("engine.moe_cpu_layers", engine.moe_cpu_layers, model.shape, model.weights)
+    if problem is not None:
+        raise ConfigError(problem, "engine.moe_cpu_layers")
+
+
+def check_host(model: Weighed, engine: EngineSettings, layout: Layout, cards: int, memory: HostMemory | None) -> None:
+    """Raise ConfigError where the machine's own memory can never hold what engines keep there; say it in the log with
+    engine.force, and where only what runs now is in the way.
+    """
+    if memory is None:
+        return
+    demand = demand_of(engine, 1, model.beside)
+    kept = Kept(engine.ram_cache_mib << 20, engine.checkpoint_memory_mib << 20)
+    engines = min(engine.replicas or cards, cards) if layout is Layout.REPLICAS else cards
+    ever = host_plan(model.shape, model.weights, demand, layout, engines, kept, memory.total)
+    words = host_problem(ever)
+    if words is not None and not engine.force:
+        raise ConfigError(f"{model.name} does not fit as configured: {words}")
+    words = words or host_problem(HostPlan(ever.rows, memory.available))
+    if words is not None:
+        _log.warning("this may end for want of memory: %s", words)
 
 
 def wants_gpu(backend: BackendKind) -> bool:
@@ -117,7 +174,7 @@ def check_fit(model: Weighed, engine: EngineSettings, context: int, census: Cens
     for place in places(engine, tuple(by_uuid), 1):
         own = cards if place.gpus is None else tuple(by_uuid[uuid] for uuid in place.gpus)
         alone = Layout.SPLIT if len(own) == 1 else layout
-        demand = demand_of(place.settings, context, model.draft)
+        demand = demand_of(place.settings, context, model.beside)
         _check(Planned(model.name, model.shape, model.weights, limited(own, place.settings), demand, alone, context), engine)
 
 

@@ -63,7 +63,7 @@ class PlanStore:
             return
         # An engine that found too little memory is built smaller than configured: what it has is what counts.
         engine = msgspec.structs.replace(self._engine, cache_tokens=hello.limits.pages * PAGE, max_batch=hello.limits.slots)
-        demand = demand_of(engine, self._context, model.draft)
+        demand = demand_of(engine, self._context, model.beside)
         replica = self._forecast.layout is Layout.REPLICAS
         load = compare(
             self._clock(), model.name, model.shape, model.weights, demand, hello.memory, self._forecast.others, replica=replica

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.core.errors import ConfigError
-from daemon.core.layout import layout_of, places
-from daemon.core.settings import EngineLayout, EngineSettings
+from daemon.core.layout import layout_of, places, reserves
+from daemon.core.settings import EngineLayout, EngineSettings, LoraSettings
 from daemon.core.vram_values import Layout
 
-AUTO, SPLIT, REPLICAS = EngineLayout.AUTO, EngineLayout.SPLIT, EngineLayout.REPLICAS
+AUTO, SPLIT, TENSOR, REPLICAS = EngineLayout.AUTO, EngineLayout.SPLIT, EngineLayout.TENSOR, EngineLayout.REPLICAS
 CARDS = ("GPU-a", "GPU-b", "GPU-c")
 
 
@@ -23,6 +23,8 @@ CARDS = ("GPU-a", "GPU-b", "GPU-c")
         (AUTO, 2, Layout.REPLICAS),
         (SPLIT, None, Layout.SPLIT),
         (SPLIT, 1, Layout.SPLIT),
+        (TENSOR, None, Layout.TENSOR),
+        (TENSOR, 1, Layout.TENSOR),
         (REPLICAS, None, Layout.REPLICAS),
         (REPLICAS, 1, Layout.REPLICAS),
     ],
@@ -60,6 +62,15 @@ def test_fewer_replicas_than_cards_leave_the_last_cards_alone() -> None:
         (EngineSettings(layout=REPLICAS), None, "engine.replicas says how many"),
         (EngineSettings(layout=SPLIT, replicas=2), CARDS, "one engine for all GPUs"),
         (EngineSettings(layout=REPLICAS, gpu_split=[11.0]), CARDS, "names 1 GPUs, and there are 3 replicas"),
+        (EngineSettings(layout=REPLICAS, reserve_gpu_mib=[512, 0]), CARDS, "has 2 numbers, and 3 GPUs can be used"),
+        (EngineSettings(layout=TENSOR, replicas=2), CARDS, "layout is tensor, one engine for all GPUs"),
+        (EngineSettings(layout=TENSOR), CARDS[:1], "needs two GPUs or more, and 1 can be used"),
+        (EngineSettings(layout=TENSOR), ("GPU-a", "GPU-a"), "needs two GPUs or more, and 1 can be used"),
+        (EngineSettings(layout=TENSOR), None, "divides layers among GPUs, and engines compute on a CPU"),
+        (EngineSettings(layout=TENSOR, gpu_split=[11.0, 0.0]), CARDS, "needs two GPUs or more, and engine.gpu_split uses 1"),
+        (EngineSettings(layout=TENSOR, moe_cpu_layers=3), CARDS, "keeps the experts of 3 layers in host memory"),
+        (EngineSettings(layout=TENSOR, loras=[LoraSettings(path="/a")]), CARDS, "engine.loras names 1"),
+        (EngineSettings(moe_cpu_layers=3), None, "moe_cpu_layers is 3, which takes experts off a GPU"),
     ],
 )
 def test_what_cannot_be_laid_out_is_refused_with_the_numbers(
@@ -67,6 +78,33 @@ def test_what_cannot_be_laid_out_is_refused_with_the_numbers(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         places(settings, gpus, 8)
+
+
+def test_one_engine_for_the_layout_tensor_has_every_card_also_where_nobody_could_count_them() -> None:
+    settings = EngineSettings(layout=TENSOR)
+    for gpus in (CARDS, ()):
+        (only,) = places(settings, gpus, 8)
+        assert (only.settings, only.gpus) == (settings, None)
+
+
+def test_every_contradiction_is_one_sentence_that_names_its_setting() -> None:
+    wrong = EngineSettings(layout=TENSOR, replicas=2)
+    with pytest.raises(ConfigError) as caught:
+        layout_of(wrong)
+    assert str(caught.value).startswith("engine.replicas: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_reserve_is_one_number_for_all_cards_or_one_for_each() -> None:
+    assert reserves(EngineSettings(reserve_gpu_mib=300), 3) == (300, 300, 300)
+    assert reserves(EngineSettings(reserve_gpu_mib=[1024, 0]), 2) == (1024, 0)
+    with pytest.raises(ConfigError, match="has 1 number, and 2 GPUs can be used"):
+        reserves(EngineSettings(reserve_gpu_mib=[1024]), 2)
+
+
+def test_reserve_of_each_card_goes_to_its_engine() -> None:
+    laid = places(EngineSettings(layout=REPLICAS, reserve_gpu_mib=[512, 0, 256]), CARDS, 8)
+    assert [place.settings.reserve_gpu_mib for place in laid] == [512, 0, 256]
 
 
 def test_size_of_each_card_goes_to_its_engine() -> None:

@@ -347,7 +347,7 @@ def test_speculation_for_many_streams_is_advised_against() -> None:
     assert speculation_advice(Demand(EIGHTY_K, 6)) is None
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(
     context=st.integers(256, 262144),
     bits=st.sampled_from([FULL, EIGHT, FOUR]),

@@ -7,7 +7,7 @@ import pytest
 
 from daemon.core.errors import ConfigError
 from daemon.core.settings import EngineSettings, Speculation
-from daemon.core.vram_fit import Planned, demand_of, draft_of, limited, refusal
+from daemon.core.vram_fit import Beside, Planned, demand_of, draft_of, limited, refusal
 from daemon.core.vram_learned import ASSUMED_OVERHEAD
 from daemon.core.vram_model import Precision, describe, state_bytes
 from daemon.core.vram_values import MARGIN, Card, Layout
@@ -130,12 +130,12 @@ def test_speculation_is_counted_and_leaving_it_out_is_advised() -> None:
     assert draft.weights == load.loaded
     assert draft.slot == sum(state_bytes(layer, 1, 4) for layer in shape.layers)
     engine = EngineSettings(k_bits=4, v_bits=4, max_batch=4, speculation=Speculation.DRAFT, draft_model="/small", draft_tokens=2)
-    plan = replace(planned("27B", (12, 12), engine), demand=demand_of(engine, 262144, draft))
+    plan = replace(planned("27B", (12, 12), engine), demand=demand_of(engine, 262144, Beside(draft)))
     assert (plan.demand.history, plan.demand.draft, plan.demand.drafter) == (2, draft, False)
     words = refusal(plan)
     assert words is not None
     assert "would fit: engine.speculation none" in words
-    ngram = demand_of(EngineSettings(speculation=Speculation.NGRAM), 81920, draft)
+    ngram = demand_of(EngineSettings(speculation=Speculation.NGRAM), 81920, Beside(draft))
     assert (ngram.history, ngram.draft) == (4, None)
     assert demand_of(EngineSettings(speculation=Speculation.MTP), 81920).drafter
 

@@ -103,5 +103,5 @@ def test_split_over_more_cards_than_there_are_is_refused(model: Path) -> None:
 def test_drafter_is_weighed_with_the_model(model: Path) -> None:
     engine = EngineSettings(k_bits=4, v_bits=4, speculation=Speculation.DRAFT, draft_model=str(model))
     weighed = weigh_model(model, "9B", engine)
-    assert weighed.draft is not None
-    assert weighed.draft.weights == weighed.weights.loaded
+    assert weighed.beside.draft is not None
+    assert weighed.beside.draft.weights == weighed.weights.loaded

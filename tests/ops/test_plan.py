@@ -15,10 +15,11 @@ from daemon.core.keys import hash_key, new_key
 from daemon.core.settings import EngineSettings
 from daemon.core.vram_learned import ASSUMED_OVERHEAD, Held, Learned, Load, Machine, learn
 from daemon.core.vram_values import Layout
-from ops.commands.plan import Asked, CannotPlan, Home, cards_from, plan
+from ops.commands.plan import plan
 from ops.machine import ThisMachine, look
 from ops.machine_values import Gpu
 from ops.machine_values import Machine as ThatMachine
+from ops.plan_inputs import Asked, CannotPlan, Home, cards_from
 from tests.core.vram_models import ORNITH_9B, QWEN3_5_27B, tensors, write_model
 
 GIB = 1 << 30
@@ -147,7 +148,7 @@ def test_damaged_upload_is_planned_and_named(tmp_path: Path) -> None:
         (("--gpus", "12,12", "--drafter", "--draft-model", "small"), "--drafter and --draft-model small are two drafters"),
         (("--gpus", "12,12", "--vision"), "config.json has none (vision_config)"),
         (("--gpus", "12,12", "--chunk", "300"), "--chunk is 300, and a chunk is a multiple of 256"),
-        (("--gpus", "12,12", "--experts-on-cpu", "4"), "--experts-on-cpu is 4, and the model has no experts in any of its 32"),
+        (("--gpus", "12,12", "--moe-cpu-layers", "4"), "--moe-cpu-layers is 4, and the model has no experts in any of its 32"),
         (("--gpus", "12", "--layout", "replicas"), "needs two cards or more, and 1 is named"),
         (("--gpus", "12,12", "--k-bits", "16", "--v-bits", "4"), "k_bits is 16 and v_bits is 4"),
         (("--gpus", "12,12", "--context", "1000000"), "--context is 1,000,000, and the model knows at most 262,144"),
