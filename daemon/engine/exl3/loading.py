@@ -14,6 +14,7 @@ from exllamav3 import Cache, Config, Generator, Model, Tokenizer
 from exllamav3.architecture.architectures import get_architectures
 from exllamav3.constants import PAGE_SIZE
 
+from daemon.core.drafting import DRAFT_ROWS
 from daemon.core.settings import EngineSettings, Speculation
 from daemon.core.wire import Configure, DeviceMemory, FatalClass
 from daemon.engine.backend import EngineFailed, LoadProgress, LoadStage, PrefillWatch
@@ -26,8 +27,10 @@ from daemon.engine.exl3.held_memory import TorchCuda, device_of_layers, held_mem
 from daemon.engine.exl3.json_values import as_list, as_object
 from daemon.engine.exl3.null_parts import NullParts, load_null
 from daemon.engine.exl3.pace import Pace
+from daemon.engine.exl3.placing import Placing, check_model, check_offloaded, offload_experts, placing
 from daemon.engine.exl3.runtime import Device, DeviceKind
-from daemon.engine.exl3.speculation import DRAFT_ROWS, Drafting, build_cache, prepare, require_cpu_operations
+from daemon.engine.exl3.sharded import guarded
+from daemon.engine.exl3.speculation import Drafting, build_cache, prepare, require_cpu_operations
 from daemon.engine.exl3.ticket import Desk
 from daemon.engine.exl3.watched import ForwardModel, WatchedModel
 
@@ -61,6 +64,8 @@ def load(
     _check_tiers(settings, device)
     _check_drafts(settings, device)
     _check_adapters(settings, device)
+    cards = torch.cuda.device_count() if device.kind is DeviceKind.CUDA else 0
+    place = placing(settings, device.kind, cards)
     desk = Desk()
     try:
         if device.kind is DeviceKind.NULL:
@@ -68,7 +73,7 @@ def load(
             parts = _null_parts(null)
         else:
             null = None
-            parts = _load_parts(configure, device, tokens, progress)
+            parts = _load_parts(configure, device, place, tokens, progress)
         progress(LoadStage.BUILDING, 0, 1)
         generator = _build_generator(parts, desk, configure)
         grammars = GrammarCompiler(parts.tokenizer, wake)
@@ -115,9 +120,10 @@ def _null_parts(null: NullParts) -> Parts:
     )
 
 
-def _load_parts(configure: Configure, device: Device, tokens: int, progress: LoadProgress) -> Parts:
+def _load_parts(configure: Configure, device: Device, place: Placing, tokens: int, progress: LoadProgress) -> Parts:
     config = _read_config(configure.model)
     model = Model.from_config(config)
+    check_model(model, config, place)
     if device.kind is DeviceKind.CPU:
         require_cpu_operations(model)
     tokenizer = Tokenizer.from_config(config)
@@ -133,24 +139,28 @@ def _load_parts(configure: Configure, device: Device, tokens: int, progress: Loa
         progress(LoadStage.WARMING_UP, done, total)
 
     with torch.inference_mode():
-        drafting.load(settings, None if device.kind is DeviceKind.CUDA else device.torch_device, loading)
+        drafting.load(settings, None if device.kind is DeviceKind.CUDA else device.torch_device, place, loading)
         if device.kind is DeviceKind.CUDA:
+            offload_experts(config, settings)
             model.load(
                 max_chunk_size=settings.chunk_tokens,
                 max_output_size=settings.max_batch,
                 max_batch_size=settings.max_batch,
-                use_per_device=settings.gpu_split,
-                reserve_per_device=None if settings.gpu_split else [settings.reserve_gpu_mib / 1024] * torch.cuda.device_count(),
+                use_per_device=place.use_per_device,
+                reserve_per_device=place.reserve_per_device,
+                tensor_p=place.tensor,
+                tp_backend=place.exchange.value,
                 callback=loading,
                 draft_model=drafting.model,
             )
+            check_offloaded(config, settings)
         else:
             _tell_modules(model, loading)
             model.load(device=device.torch_device, max_chunk_size=settings.chunk_tokens)
         lora.apply(model, adapters)
         _warm_up(model, cache, settings, device, warming)
     return Parts(
-        model=model,
+        model=guarded(model, place, settings.moe_cpu_layers),
         cache=cache,
         tokenizer=tokenizer,
         architecture=config.architecture,

@@ -5,8 +5,9 @@ exllamav3 does the drafting. What must fit together:
    as much as a draft is long.
 2. A drafter has a cache of its own with the same pages.
 3. A draft model must speak the model's tokens; the library does not look.
-4. Drafts of all streams are checked in one pass: with many streams they are cut to `DRAFT_ROWS` rows, for beyond that a pass
-   costs more than the tokens it saves.
+4. Drafts of all streams are checked in one pass. With many streams those of a drafter are cut to `DRAFT_ROWS` rows, for beyond
+   that a pass costs more than the tokens it saves; those from the conversation (ngram) the library does not cut.
+5. A drafter lies beside the model, layers one card after the other, also where the model is divided (layout tensor).
 """
 
 from collections.abc import Callable
@@ -16,16 +17,14 @@ from pathlib import Path
 import torch
 from exllamav3 import Cache, CacheLayer_fp16, CacheLayer_quant, Config, Model, Tokenizer
 
+from daemon.core.drafting import DRAFT_TOKENS
 from daemon.core.settings import EngineSettings, Speculation
 from daemon.core.wire import FatalClass
 from daemon.engine.backend import EngineFailed
 from daemon.engine.cpu.coverage import require_operations
 from daemon.engine.cpu.extension import OperationMissing
+from daemon.engine.exl3.placing import Placing
 
-DRAFT_TOKENS = 4
-"""A draft's length where neither configuration nor drafter says another."""
-DRAFT_ROWS = 32
-"""Rows of one pass that drafts may fill: EXL3's fast kernels work up to so many."""
 NGRAM_MATCH = 3
 """Tokens that must have occurred before for what followed them to be a draft."""
 FULL_PRECISION = 16
@@ -44,7 +43,9 @@ class Drafting:
     cache: Cache | None = None
     ngram_match: int = 0
 
-    def load(self, settings: EngineSettings, device: torch.device | None, progress: Callable[[int, int], None]) -> None:
+    def load(
+        self, settings: EngineSettings, device: torch.device | None, place: Placing, progress: Callable[[int, int], None]
+    ) -> None:
         """Load the drafter's weights. `device`: one place for all of them; None: spread over the GPUs."""
         if self.model is None:
             return
@@ -55,7 +56,8 @@ class Drafting:
             max_chunk_size=settings.chunk_tokens,
             max_output_size=settings.max_batch,
             max_batch_size=settings.max_batch,
-            reserve_per_device=[settings.reserve_gpu_mib / 1024] * torch.cuda.device_count(),
+            use_per_device=place.use_per_device,
+            reserve_per_device=place.reserve_per_device,
             callback=progress,
         )
 

@@ -3,6 +3,10 @@ from typing import Protocol
 
 import torch
 
+from exllamav3.tokenizer import MMEmbedding, Tokenizer
+
+from exllamav3.model.config import InferParams
+
 class ConfigLike(Protocol):
     directory: str
     vocab_size: int
@@ -11,7 +15,18 @@ class ConfigLike(Protocol):
     pad_token_id: int | None
     eos_token_id_list: list[int]
 
+class VisionBounds(Protocol):
+    patch_size: int
+    min_pixels: int
+    max_pixels: int
+
+class VisionShape(Protocol):
+    spatial_merge_size: int
+
 class Config:
+    # these two only where there is a vision component whose pictures are cut into patches
+    vision_pp: VisionBounds
+    vision: VisionShape
     directory: str
     architecture: str
     model_classes: dict[str, type[Model]]
@@ -21,6 +36,7 @@ class Config:
     pad_token_id: int | None
     eos_token_id_list: list[int]
     max_position_embeddings: int
+    infer_params: InferParams
     @staticmethod
     def from_directory(directory: str) -> Config: ...
 
@@ -43,6 +59,8 @@ class Model:
         *,
         reserve_per_device: list[float] | None = None,
         use_per_device: list[float] | None = None,
+        tensor_p: bool = False,
+        tp_backend: str = "native",
         max_chunk_size: int = 2048,
         max_output_size: int = 32,
         max_batch_size: int = 1,
@@ -58,5 +76,8 @@ class Model:
         callback: Callable[[int, int], None] | None = None,
     ) -> list[str]: ...
     def forward(self, input_ids: torch.Tensor, params: dict[str, object]) -> torch.Tensor: ...
+    # vision components only
+    preprocess: Callable[[object], object]
+    def get_image_embeddings(self, tokenizer: Tokenizer, image: object) -> MMEmbedding: ...
     def prefill(self, input_ids: torch.Tensor, params: dict[str, object]) -> object: ...
     def unload(self) -> None: ...
