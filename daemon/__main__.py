@@ -15,7 +15,7 @@ from daemon.host.fit import Forecast, forecast
 from daemon.host.logs import set_up_logging
 from daemon.host.model_directory import Reading, read_model_directory
 from daemon.host.people_store import PeopleBook
-from daemon.host.plan_store import read_learned
+from daemon.host.plan_store import known_overheads
 from daemon.host.settings_file import Configuration, read_configuration
 from daemon.lifecycle import Daemon
 
@@ -52,7 +52,7 @@ def main() -> None:
 def _forecast(configuration: Configuration, reading: Reading) -> Forecast:
     """Whether it can be loaded, asked before an engine touches a GPU."""
     model, settings = reading.model, configuration.settings
-    learned = read_learned(configuration.state_dir)
+    learned = known_overheads(configuration.state_dir)
     return forecast(Path(model.path), model.name, settings.engine, context_of(settings, model.context), learned, os.environ)
 
 

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from daemon.core.errors import ConfigError
 from daemon.core.layout import reserves
 from daemon.core.people import StoredPerson, merge
@@ -14,16 +12,17 @@ from daemon.core.vram_adapters import read_adapter, weigh_adapters
 from daemon.core.vram_directory import ModelFiles, read_model, read_tokenizer
 from daemon.core.vram_fit import draft_of, experts_refusal
 from daemon.core.vram_host import Kept, parse_meminfo
-from daemon.core.vram_learned import FILE, Label, Learned, cards_of
+from daemon.core.vram_learned import Label, Learned, cards_of
 from daemon.core.vram_model import FULL_BITS, PAGE, ModelShape, Precision, describe
 from daemon.core.vram_report import Guarantee, Household
 from daemon.core.vram_values import MARGIN, Adapters, Card, Demand, Layout
 from daemon.core.vram_weights import Weights, weigh
+from daemon.disk.learned import read_learned
+from daemon.disk.model_folder import ModelFolder
 from ops import config_file
 from ops.errors import OpsError, UserFailed
 from ops.machine import ThisMachine, look
 from ops.machine_values import Machine
-from ops.model_folder import ModelFolder
 from ops.people_file import PeopleFile
 
 _GIB, _MIB = 1 << 30, 1 << 20
@@ -112,7 +111,7 @@ def read_home(config: Path | None, state_dir: Path | None) -> Home:
     promised = tuple(Guarantee(name, tokens) for name, tokens in people.guarantees.items())
     memory = parse_meminfo(ThisMachine().read(_MEMINFO) or "")
     total = None if memory is None else memory.total
-    return Home(_learned(state / FILE, notes), look(ThisMachine()), settings.engine, promised, tuple(notes), total)
+    return Home(_learned(state, notes), look(ThisMachine()), settings.engine, promised, tuple(notes), total)
 
 
 def _stored(state: Path, notes: list[str]) -> tuple[StoredPerson, ...]:
@@ -123,13 +122,11 @@ def _stored(state: Path, notes: list[str]) -> tuple[StoredPerson, ...]:
         return ()
 
 
-def _learned(file: Path, notes: list[str]) -> Learned:
+def _learned(state: Path, notes: list[str]) -> Learned:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Learned)
-    except FileNotFoundError:
-        return Learned()
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
-        notes.append(f"{file} cannot be read, so nothing measured is used: {problem}.")
+        return read_learned(state)
+    except ConfigError as problem:
+        notes.append(f"{problem}, so nothing measured is used.")
         return Learned()
 
 

@@ -3,15 +3,14 @@
 Without it a client that sends its poisonous request again and again could crash a daemon that systemd restarts each time.
 """
 
-import asyncio
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from daemon.core.poison import Conviction, Convictions, Policy, convict, limited
+from daemon.host.kept_file import KeptFile
 
 _log = logging.getLogger("exl3d.poison")
 
@@ -31,12 +30,11 @@ class ConvictionStore:
     """
 
     def __init__(self, path: Path | None, policy: Policy, clock: Callable[[], float]) -> None:
-        self._path = path
         self._policy = policy
         self._clock = clock
         self._convictions = Convictions() if path is None else _read(path, clock(), policy)
-        self._writing: asyncio.Task[None] | None = None
-        self._written = self._convictions
+        words = "cannot remember on disk which requests killed engines"
+        self._file = None if path is None else KeptFile(path, mode=0o600, log=_log, complaint=words)
 
     def any(self) -> bool:
         """Whether any request is refused at all: where none is, none need be hashed."""
@@ -49,22 +47,13 @@ class ConvictionStore:
     def remember(self, digest: str) -> None:
         """Refuse it from now on. It is on disk a moment later; see `flushed`."""
         self._convictions = convict(self._convictions, digest, self._clock(), self._policy)
-        if self._path is not None and (self._writing is None or self._writing.done()):
-            self._writing = asyncio.get_running_loop().create_task(self._write(self._path), name="poison memory")
+        if self._file is not None:
+            self._file.keep(msgspec.json.encode(_File(list(self._convictions.known))))
 
     async def flushed(self) -> None:
         """Wait until everything remembered is on disk, or known not to get there."""
-        if self._writing is not None:
-            await self._writing
-
-    async def _write(self, path: Path) -> None:
-        while self._written is not self._convictions:
-            convictions = self._convictions
-            try:
-                await asyncio.to_thread(_replace, path, msgspec.json.encode(_File(list(convictions.known))))
-            except OSError as problem:
-                _log.error("cannot remember on disk which requests killed engines: %s", problem)
-            self._written = convictions
+        if self._file is not None:
+            await self._file.flushed()
 
 
 def _read(path: Path, now: float, policy: Policy) -> Convictions:
@@ -75,13 +64,3 @@ def _read(path: Path, now: float, policy: Policy) -> Convictions:
     except (OSError, msgspec.MsgspecError) as problem:
         _log.warning("%s cannot be read; requests that killed engines before may do so once more: %s", path, problem)
         return Convictions()
-
-
-def _replace(path: Path, data: bytes) -> None:
-    fresh = path.with_suffix(".tmp")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, opened with the right mode
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)

@@ -28,8 +28,8 @@ from daemon.core.vram_model import ModelShape, Precision, describe
 from daemon.core.vram_report import host_problem
 from daemon.core.vram_values import Layout
 from daemon.core.vram_weights import Weights, weigh
+from daemon.disk.model_folder import ModelFolder
 from daemon.host.gpu_census import Census, take_census
-from daemon.host.model_folder import DiskFolder
 
 _log = logging.getLogger("exl3d.memory")
 _MEMINFO = Path("/proc/meminfo")
@@ -51,7 +51,7 @@ def weigh_model(path: Path, name: str, engine: EngineSettings) -> Weighed:
     plan does not understand them.
     """
     weighed = _weigh(path, name)
-    folders = [(each.path, DiskFolder(Path(each.path).expanduser())) for each in engine.loras]
+    folders = [(each.path, ModelFolder(Path(each.path).expanduser())) for each in engine.loras]
     adapters = weigh_adapters([(where, read_adapter(folder)) for where, folder in folders], len(weighed.shape.layers))
     beside = Beside(adapters=adapters, head_drafts=weighed.shape.head_drafts)
     if engine.draft_model is not None:
@@ -64,7 +64,7 @@ def weigh_model(path: Path, name: str, engine: EngineSettings) -> Weighed:
 
 def _weigh(path: Path, name: str) -> Weighed:
     try:
-        files = read_model(DiskFolder(path))
+        files = read_model(ModelFolder(path))
     except OSError as problem:
         raise ConfigError(f"cannot be read: {problem.strerror or problem}", str(path)) from problem
     shape = describe(files.config, str(path / "config.json"))

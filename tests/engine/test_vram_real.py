@@ -8,14 +8,20 @@ from typing import Protocol, cast
 import pytest
 import torch
 from exllamav3 import Cache, CacheLayer_fp16, CacheLayer_quant, Config, Model
+from exllamav3.model.model_tp_alloc import TPAllocator
 
+from daemon.core.vram import tensor_plans
 from daemon.core.vram_directory import read_model
+from daemon.core.vram_learned import ASSUMED_OVERHEAD
 from daemon.core.vram_model import Precision, checkpoint_bytes, describe, state_bytes, token_bytes
+from daemon.core.vram_values import Card, Demand, Item
 from daemon.core.vram_weights import weigh
-from ops.model_folder import ModelFolder
+from daemon.disk.model_folder import ModelFolder
+from tests.core.vram_models import ORNITH_9B, QWEN3_5_27B, tensors, write_model
 from tests.engine.checkpoints import Architecture
 from tests.engine.conftest import ModelPath
 
+GIB = 1 << 30
 TOKENS = 1024
 SLOTS = 3
 
@@ -32,6 +38,14 @@ class _State(Protocol):
 
 class _Module(Protocol):
     def get_tensors(self) -> Mapping[str, torch.Tensor]: ...
+
+
+class _Divisible(Protocol):
+    def make_tp_allocation(self, options: dict[str, bool]) -> list[object]: ...
+
+
+class _Allocator(Protocol):
+    def initial_split(self, max_mem: list[int]) -> tuple[list[int], list[int], list[int]]: ...
 
 
 class _RealCache(Protocol):
@@ -80,6 +94,32 @@ def test_planned_bytes_equal_what_the_cache_allocates(directory: Path, precision
     assert recurrent == sum(state_bytes(layer, SLOTS, history) for layer in shape.layers)
     assert checkpoint == sum(checkpoint_bytes(layer) for layer in shape.layers)
     assert bool(states) == shape.recurrent
+
+
+@pytest.mark.parametrize("sizes", [(12.0, 12.0), (16.0, 8.0), (10.0, 9.5), (12.0, 12.0, 6.0)])
+@pytest.mark.parametrize(
+    ("config", "bits", "people"), [(QWEN3_5_27B, 4, 5), (ORNITH_9B, 16, 6)], ids=["Qwen3.5-27B-like", "Ornith-9B-like"]
+)
+def test_shares_of_the_layout_tensor_equal_what_the_library_allots(
+    tmp_path: Path, config: Mapping[str, object], bits: int, people: int, sizes: tuple[float, ...]
+) -> None:
+    """exllamav3's allocator reads headers alone, so that it can be asked without a GPU: within a thousandth on each card."""
+    directory = write_model(tmp_path / "model", config)
+    precision = Precision(bits, bits)
+    demand = Demand(81920, people, precision)
+    model = Model.from_config(Config.from_directory(str(directory)))
+    build = cast("Callable[..., _RealCache]", Cache)
+    kept = {} if precision.full else {"k_bits": bits, "v_bits": bits}
+    cache = build(model, demand.tokens, CacheLayer_fp16 if precision.full else CacheLayer_quant, people, 0, **kept)
+    cards = tuple(Card(f"GPU {n}", int(size * GIB), ASSUMED_OVERHEAD) for n, size in enumerate(sizes))
+    components = [part for module in model.modules for part in cast("_Divisible", module).make_tp_allocation({})]
+    allocator = cast("Callable[..., _Allocator]", TPAllocator)(components, demand.chunk, demand.streams)
+    _, allotted, _ = allocator.initial_split([card.room for card in cards])
+    assert cache is not None
+    shape = describe(config)
+    plans = tensor_plans(shape, weigh(tensors(config), len(shape.layers), tied=shape.tied), cards, demand)
+    planned = [plan.size(Item.WEIGHTS) + plan.size(Item.KV) + plan.size(Item.RECURRENT) for plan in plans]
+    assert planned == pytest.approx(allotted, rel=1e-3)
 
 
 def test_planned_weights_equal_what_the_loaded_modules_hold(directory: Path) -> None:

@@ -18,7 +18,7 @@ from daemon.host.fit import Forecast, Weighed
 from daemon.host.gpu_census import Census, CountedGpu
 from daemon.host.link import CommandSink
 from daemon.host.overseen import Overseen
-from daemon.host.plan_store import PlanStore, read_learned
+from daemon.host.plan_store import PlanStore, known_overheads
 from daemon.host.workforce import Fall
 from tests.core.vram_models import ORNITH_9B, weights
 
@@ -43,7 +43,7 @@ async def test_load_is_on_disk_and_found_by_the_next_daemon(tmp_path: Path) -> N
     plans = store(tmp_path)
     plans.loaded(hello([GPU]))
     await plans.flushed()
-    again = await asyncio.to_thread(read_learned, tmp_path)
+    again = await asyncio.to_thread(known_overheads, tmp_path)
     assert again == plans.learned
     (load,) = again.of(Machine(("RTX",), "576.88", Layout.SPLIT))
     assert (load.t, load.model) == (5.0, "9B")
@@ -84,14 +84,14 @@ async def test_replicas_are_learned_apart(tmp_path: Path) -> None:
     plans.loaded(hello([GPU]))
     plans.loaded(hello([GPU]))
     await plans.flushed()
-    again = await asyncio.to_thread(read_learned, tmp_path)
+    again = await asyncio.to_thread(known_overheads, tmp_path)
     assert len(again.of(Machine(("RTX",), "576.88", Layout.REPLICAS))) == 2
 
 
 def test_damaged_file_is_said_and_nothing_is_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / FILE).write_text('{"version": 1, "known": [{"machine"')
     with caplog.at_level(logging.WARNING):
-        assert read_learned(tmp_path) == Learned()
+        assert known_overheads(tmp_path) == Learned()
     assert "overheads are assumed" in caplog.text
 
 

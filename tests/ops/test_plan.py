@@ -102,7 +102,7 @@ def test_store_that_cannot_be_read_is_a_note_and_overheads_are_assumed(small: Pa
     (tmp_path / "memory.json").write_text("torn")
     made = report_of(run(small, "--gpus", "12", "--state-dir", tmp_path, "--json"))
     assert made["cards"][0]["confirmed"] == 0
-    assert any("memory.json cannot be read" in note for note in made["notes"])
+    assert any("memory.json: cannot be read" in note for note in made["notes"])
 
 
 def test_guarantees_are_set_against_the_pool(small: Path, tmp_path: Path) -> None:
