@@ -19,6 +19,7 @@ from daemon.core.vram_model import (
     state_bytes,
     token_bytes,
 )
+from daemon.core.vram_tensor import shares
 from daemon.core.vram_values import Adapters, Card, CardPlan, Certainty, Demand, Fits, Item, Layout, NoRoom, Placing, Row
 from daemon.core.vram_weights import LayerWeights, Weights, offloaded
 
@@ -40,15 +41,6 @@ class _Sums:
     vision: int = 0
     transient: int = 0
     logits: int = 0
-
-    def with_layer(self, weights: int, kv: int, recurrent: int, transient: int) -> "_Sums":
-        return replace(
-            self,
-            weights=self.weights + weights,
-            kv=self.kv + kv,
-            recurrent=self.recurrent + recurrent,
-            transient=max(self.transient, transient),
-        )
 
     @property
     def total(self) -> int:
@@ -248,52 +240,30 @@ def split_words(cards: tuple[Card, ...]) -> str:
     return ",".join("all" if card.limit is None else f"{card.limit / (1 << 30):g}" for card in cards)
 
 
-def _unit_shares(units: int, ratios: tuple[float, ...]) -> tuple[float, ...]:
-    """Whole units (heads) shared out by ratio, the largest remainders first."""
-    exact = [units * ratio for ratio in ratios]
-    counts = [int(x) for x in exact]
-    order = sorted(range(len(ratios)), key=lambda i: exact[i] - counts[i], reverse=True)
-    for i in order[: units - sum(counts)]:
-        counts[i] += 1
-    return tuple(count / units for count in counts)
-
-
-def _head_units(layer: Layer) -> int:
-    match layer:
-        case AttentionLayer(_, kv_heads, _) | SlidingLayer(_, kv_heads, _):
-            return kv_heads
-        case LatentLayer():
-            return 1
-        case DeltaLayer(k_heads):
-            return k_heads
-
-
 def tensor_plans(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand) -> tuple[CardPlan, ...]:
-    """Every layer on all cards that are used, by the room each has, whether it fits or not; heads stay whole. An estimate of what
-    exllamav3's allocator does.
-    """
-    rooms = [max(1, card.room) if card.limit != 0 else 0 for card in cards]
-    ratios = tuple(room / max(1, sum(rooms)) for room in rooms)
-    sums = [_Sums() for _ in cards]
-    for layer, part in zip(model.layers, weights.layers, strict=True):
-        heads = _unit_shares(_head_units(layer), ratios)
-        kv = token_bytes(layer, demand.precision) * demand.tokens
-        state = state_bytes(layer, demand.streams, demand.history)
-        for i, (share, ratio) in enumerate(zip(heads, ratios, strict=True)):
-            if ratio:
-                size = int(part.mixing * share + part.feed_forward * ratio) + part.norm
-                transient = layer_transient(model, layer, part, demand, max(share, ratio))
-                sums[i] = sums[i].with_layer(size, int(kv * share), int(state * share), transient)
-    start, first = _start(model, weights, demand), next((i for i, ratio in enumerate(ratios) if ratio), 0)
-    tail = weights.head + weights.other + start.weights
-    for i, ratio in enumerate(ratios):
-        if ratio:
-            sums[i] = sums[i].with_layer(int(tail * ratio) + weights.norm, 0, 0, int(_head_transient(model, weights) * ratio))
-    sums[first] = replace(sums[first], logits=logits_bytes(model, demand), drafter=start.drafter, vision=start.vision)
-    return tuple(
-        CardPlan(card, _rows(card, total, Certainty.ESTIMATED), (0, len(model.layers) - 1) if ratio else None, demand.streams)
-        for card, total, ratio in zip(cards, sums, ratios, strict=True)
-    )
+    """A part of every layer on each card that is used, whether it fits or not, as exllamav3's allocator shares it out."""
+    start, first = _start(model, weights, demand), next((i for i, card in enumerate(cards) if card.limit != 0), 0)
+    beside = [start.drafter + start.vision if i == first else 0 for i in range(len(cards))]
+    rooms = tuple(max(1, card.room - size) if card.limit != 0 else 0 for card, size in zip(cards, beside, strict=True))
+    plans: list[CardPlan] = []
+    for i, (card, share) in enumerate(zip(cards, shares(model, weights, demand, rooms), strict=True)):
+        moments = [
+            layer_transient(model, layer, part, demand, max(portions))
+            for layer, part, portions in zip(model.layers, weights.layers, share.parts, strict=True)
+            if any(portions)
+        ]
+        sums = _Sums(
+            weights=share.weights,
+            kv=share.kv,
+            recurrent=share.recurrent,
+            drafter=start.drafter if i == first else 0,
+            vision=start.vision if i == first else 0,
+            transient=max([*moments, int(_head_transient(model, weights) * share.head)]) if rooms[i] else 0,
+            logits=logits_bytes(model, demand) if i == first else 0,
+        )
+        held = (0, len(model.layers) - 1) if rooms[i] else None
+        plans.append(CardPlan(card, _rows(card, sums, Certainty.ESTIMATED), held, demand.streams))
+    return tuple(plans)
 
 
 def _tensor(model: ModelShape, weights: Weights, cards: tuple[Card, ...], demand: Demand) -> Placing:

@@ -33,6 +33,9 @@ QWEN3_5_27B: Mapping[str, object] = {
     "vocab_size": 248320,
     "max_position_embeddings": 262144,
     "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000000.0, "partial_rotary_factor": 0.25},
     "quantization_config": {"quant_method": "exl3", "bits": 4.0, "head_bits": 6},
 }
 
@@ -53,6 +56,9 @@ ORNITH_9B: Mapping[str, object] = {
     "vocab_size": 248320,
     "max_position_embeddings": 262144,
     "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000000.0, "partial_rotary_factor": 0.25},
     "quantization_config": {"quant_method": "exl3", "bits": 4.0, "head_bits": 6},
 }
 
