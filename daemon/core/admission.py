@@ -17,7 +17,8 @@ This file takes events in. What holds for all of them:
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from daemon.core.admission_book import Book, extent_of, pages_for
 from daemon.core.admission_events import (
@@ -70,15 +71,18 @@ def decide(state: Admission, event: Event, policy: Policy) -> Decision:
 
 def _may_move(state: Admission, book: Book, event: Event) -> bool:
     """Whether anything can come of an event. `Served` comes before another one, as what has happened up to it; a step in
-    which nobody began, grew or waited makes no room while all slots are taken.
+    which nobody grew or waited makes no room while all slots are taken. Pages of those that began were counted when they were
+    given.
     """
     if isinstance(event, Served):
         return False
-    if isinstance(event, Stepped) and not (event.began or event.waits or event.pending):
+    if isinstance(event, Stepped) and not (event.waits or event.pending):
         before = state.engines.get(event.engine)
-        if before is None or event.referenced > before.referenced:
-            return before is not None
-        return any(len(engine.inside) < engine.slots for engine in book.engines.values())
+        if before is None:
+            return False
+        if any(len(engine.inside) < engine.slots for engine in book.engines.values()):
+            return True
+        return not event.began and event.referenced > before.referenced
     return True
 
 
@@ -133,10 +137,13 @@ def _about_request(book: Book, event: Arrived | Left | Returned | Quoted | Isola
 
 
 def _arrived(state: Admission, event: Arrived, policy: Policy) -> Decision:
-    """Accepted if it is given at once or there is room in the queues; else nothing changes but that it is refused."""
+    """Accepted if it is given at once or there is room in the queues; else nothing changes but that it is refused. One that
+    stands behind others of its person changes nothing about who is next.
+    """
     book = Book(state, policy, event.t)
     _arrive(book, event)
-    serve(book)
+    if book.leads(event.id):
+        serve(book)
     if book.requests[event.id].place is None:
         refuse = refusal(book, event.owner, event.id)
         if refuse is not None:

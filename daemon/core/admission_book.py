@@ -5,7 +5,8 @@ three agree.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from daemon.core.admission_events import (
     Decision,
@@ -103,11 +104,18 @@ class Book:
 
     # --- queues ---
 
+    def leads(self, request: int) -> bool:
+        """Whether a request is the first in one of its person's queues."""
+        person = self.person(self.requests[request].owner)
+        return request in (person.live[:1] + person.background[:1])
+
     def line_up(self, request: Request) -> None:
         """Put a request into its person's queue, before those that arrived after it."""
         person = self.person(request.owner)
         queue = person.live if request.live else person.background
-        place = next((index for index, one in enumerate(queue) if self.requests[one].order > request.order), len(queue))
+        place = len(queue)
+        if request.order < self.arrivals:
+            place = next((index for index, one in enumerate(queue) if self.requests[one].order > request.order), place)
         self._queue(request, (*queue[:place], request.id, *queue[place:]))
 
     def line_up_first(self, request: Request) -> None:
@@ -124,10 +132,9 @@ class Book:
         """Take a request out of its person's queue, if it stands there."""
         person = self.person(request.owner)
         if request.id in person.live:
-            self.people[request.owner] = replace(person, live=tuple(one for one in person.live if one != request.id))
+            self.people[request.owner] = replace(person, live=_without(person.live, request.id))
         elif request.id in person.background:
-            rest = tuple(one for one in person.background if one != request.id)
-            self.people[request.owner] = replace(person, background=rest)
+            self.people[request.owner] = replace(person, background=_without(person.background, request.id))
 
     # --- engines ---
 
@@ -168,7 +175,7 @@ class Book:
             return request
         engine = self.engines.get(place.engine)
         if engine is not None:
-            inside = tuple(one for one in engine.inside if one != request.id)
+            inside = _without(engine.inside, request.id)
             freed = place.need if place.started else 0
             self.engines[place.engine] = replace(
                 engine,
@@ -245,6 +252,12 @@ class Book:
             if len(warm) < len(person.warm):
                 self.people[owner] = replace(person, warm=warm)
         self.kept_changed = True
+
+
+def _without(ids: tuple[int, ...], gone: int) -> tuple[int, ...]:
+    """The same without one that is in it, once."""
+    place = ids.index(gone)
+    return ids[:place] + ids[place + 1 :]
 
 
 def pages_for(engine: Engine, tokens: int) -> int:

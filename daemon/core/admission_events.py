@@ -1,8 +1,9 @@
 """What fair admission is told and what it has done: events and effects. Times inside them are CLOCK_MONOTONIC seconds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from daemon.core.admission_values import Admission, Hint
 from daemon.core.requests import Priority
@@ -10,8 +11,7 @@ from daemon.core.requests import Priority
 # --- events ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(msgspec.Struct, frozen=True):
     """A new request asks to be accepted."""
 
     t: float
@@ -25,24 +25,21 @@ class Arrived:
     hints: tuple[Hint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(msgspec.Struct, frozen=True):
     """A request ended, was cancelled, or timed out, wherever it was."""
 
     t: float
     id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(msgspec.Struct, frozen=True):
     """An engine set a request aside, or lost it alone; it must be given again."""
 
     t: float
     id: int
 
 
-@dataclass(frozen=True, slots=True)
-class EngineUp:
+class EngineUp(msgspec.Struct, frozen=True):
     """An engine takes requests."""
 
     t: float
@@ -53,16 +50,14 @@ class EngineUp:
     interval: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class EngineDown:
+class EngineDown(msgspec.Struct, frozen=True):
     """An engine is gone; what it held rests until `Understood`."""
 
     t: float
     engine: int
 
 
-@dataclass(frozen=True, slots=True)
-class Understood:
+class Understood(msgspec.Struct, frozen=True):
     """It is known why an engine went, and suspects were isolated: what it held may be given again. `lost`: none will come."""
 
     t: float
@@ -70,8 +65,7 @@ class Understood:
     lost: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Began:
+class Began(msgspec.Struct, frozen=True):
     """A request holds its pages."""
 
     id: int
@@ -81,8 +75,7 @@ class Began:
     """The request whose sequence it goes on with, if that is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(msgspec.Struct, frozen=True):
     """A request waits inside its engine for pages, at its beginning or to grow."""
 
     id: int
@@ -90,8 +83,7 @@ class Waits:
     """All it needs, those included that it gave up to ask for more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stepped:
+class Stepped(msgspec.Struct, frozen=True):
     """What an engine said of its room after a step, and which requests of it have got pages or wait for them."""
 
     t: float
@@ -102,8 +94,7 @@ class Stepped:
     waits: tuple[Waits, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Quoted:
+class Quoted(msgspec.Struct, frozen=True):
     """An engine's answer to `AskQuote`."""
 
     t: float
@@ -113,40 +104,35 @@ class Quoted:
     cached: int
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(msgspec.Struct, frozen=True):
     """Tokens generated since the last time, by request. Told before another event; has no effects of its own."""
 
     t: float
     tokens: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Isolated:
+class Isolated(msgspec.Struct, frozen=True):
     """A request that no engine holds may have killed one: it must run alone."""
 
     t: float
     id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Acquitted:
+class Acquitted(msgspec.Struct, frozen=True):
     """It is trusted again."""
 
     t: float
     id: int
 
 
-@dataclass(frozen=True, slots=True)
-class SuspendAsked:
+class SuspendAsked(msgspec.Struct, frozen=True):
     """A person or a test wants a running request set aside."""
 
     t: float
     id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ticked:
+class Ticked(msgspec.Struct, frozen=True):
     """Time has passed."""
 
     t: float
@@ -171,8 +157,7 @@ Event: TypeAlias = (
 # --- effects --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Give:
+class Give(msgspec.Struct, frozen=True):
     """Submit this request to this engine now."""
 
     id: int
@@ -181,16 +166,14 @@ class Give:
     """Prefill order inside the engine: lower goes first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Suspend:
+class Suspend(msgspec.Struct, frozen=True):
     """Set this request aside. It still holds its place until `Returned` or `Left`."""
 
     id: int
     engine: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(msgspec.Struct, frozen=True):
     """The request that arrived is not accepted."""
 
     id: int
@@ -201,24 +184,21 @@ class Refuse:
     """Seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskQuote:
+class AskQuote(msgspec.Struct, frozen=True):
     """Ask this engine what the request would need now."""
 
     id: int
     engine: int
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(msgspec.Struct, frozen=True):
     """Change the prefill order inside an engine."""
 
     engine: int
     ranks: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(msgspec.Struct, frozen=True):
     """Which requests' prefixes to evict last, the most precious last. Replaces the list before."""
 
     engine: int

@@ -5,7 +5,8 @@ A page is used if a running request references it (the engine's report), or if a
 guaranteed it. What is left is room.
 """
 
-from dataclasses import dataclass, field, replace
+import msgspec
+from msgspec.structs import replace
 
 from daemon.core.admission_book import Book, extent_of, pages_for
 from daemon.core.admission_values import Engine, Place, Reason, Request
@@ -17,8 +18,7 @@ WORK_PER_STREAM = 256
 """Prompt tokens that a running stream counts as, where engines are compared by their load."""
 
 
-@dataclass(slots=True)
-class Load:
+class Load(msgspec.Struct):
     """What an engine has on it."""
 
     engine: Engine
@@ -29,20 +29,20 @@ class Load:
     coming_slots: int = 0
     uncached: int = 0
     """Prompt tokens to compute."""
-    computing: dict[str, int] = field(default_factory=dict[str, int])
+    computing: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     """The same, by owner."""
     growing: bool = False
     """Some request in it may ask for more pages."""
     closed: bool = False
     """Nothing is given to it: a suspect runs there, or shall."""
-    waiting: list[Request] = field(default_factory=list[Request])
+    waiting: list[Request] = msgspec.field(default_factory=list[Request])
     """Requests that wait for pages inside it."""
-    claims: dict[int, int] = field(default_factory=dict[int, int])
+    claims: dict[int, int] = msgspec.field(default_factory=dict[int, int])
     """Requests for which room is being made, and the pages they need."""
-    warm: dict[str, int] = field(default_factory=dict[str, int])
+    warm: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     """Pages of conversations that are over for now and guaranteed, by owner."""
     warm_total: int = 0
-    streams: list[Request] = field(default_factory=list[Request])
+    streams: list[Request] = msgspec.field(default_factory=list[Request])
     """Requests that could give their place up."""
     background: int = 0
     """How many of them are background requests."""
@@ -75,8 +75,7 @@ class Load:
         return self.engine.pages - self.used - self.kept_from(request.owner) - self.spoken_pages(request.id)
 
 
-@dataclass(slots=True)
-class Holding:
+class Holding(msgspec.Struct):
     """What a person has inside engines."""
 
     running: int = 0

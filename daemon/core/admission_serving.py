@@ -14,9 +14,10 @@
 In order of arrival (`SharingOrder.FIFO`) only 1, 2 and "the first is given when it has room" remain.
 """
 
-from dataclasses import replace
 from functools import partial
 from itertools import takewhile
+
+from msgspec.structs import replace
 
 from daemon.core.admission_book import Book
 from daemon.core.admission_events import (

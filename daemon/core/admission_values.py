@@ -5,9 +5,10 @@ counter is a person's service divided by their weight. Times are CLOCK_MONOTONIC
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
+
+import msgspec
 
 from daemon.core.people import People
 from daemon.core.people import Person as KnownPerson
@@ -16,8 +17,7 @@ from daemon.core.settings import EngineSettings, ServerSettings, SharingOrder
 # --- policy ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """What one person may have."""
 
     weight: float = 1.0
@@ -27,8 +27,7 @@ class Share:
     max_queued: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
+class Prices(msgspec.Struct, frozen=True):
     """Service per token."""
 
     prefill: float = 1.0
@@ -36,11 +35,10 @@ class Prices:
     decode: float = 4.0
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     """Who may have what, and the engine's habits that pages are counted by."""
 
-    people: Mapping[str, Share] = field(default_factory=lambda: MappingProxyType({}))
+    people: Mapping[str, Share] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     """By owner: everybody who has a key."""
     others: Share = Share()
     """For owners that are not among them."""
@@ -81,8 +79,7 @@ def _share(person: KnownPerson) -> Share:
 # --- state ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Hint:
+class Hint(msgspec.Struct, frozen=True):
     """What an engine's prefix cache probably holds of a prompt."""
 
     engine: int
@@ -92,8 +89,7 @@ class Hint:
     """The request whose sequence this prompt goes on with."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where a request is inside an engine."""
 
     engine: int
@@ -116,8 +112,7 @@ class Place:
     """Pages it waits for inside the engine; 0: it does not wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quote:
+class Quote(msgspec.Struct, frozen=True):
     """What an engine said a prompt would need, or was asked for."""
 
     engine: int
@@ -127,8 +122,7 @@ class Quote:
     """None: no answer yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """An accepted request."""
 
     id: int
@@ -155,8 +149,7 @@ class Request:
     quote: Quote | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Warm:
+class Warm(msgspec.Struct, frozen=True):
     """A conversation that is over for now and stands in an engine's prefix cache."""
 
     id: int
@@ -165,8 +158,7 @@ class Warm:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Person:
+class Person(msgspec.Struct, frozen=True):
     """What is remembered of an owner."""
 
     counter: float = 0.0
@@ -198,8 +190,7 @@ class Person:
         return self.counter - self.owed
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(msgspec.Struct, frozen=True):
     """An engine that takes requests."""
 
     slots: int
@@ -220,8 +211,7 @@ class Engine:
     """The last `Keep`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pulse:
+class Pulse(msgspec.Struct, frozen=True):
     """How fast engines serve."""
 
     since: float = 0.0
@@ -233,16 +223,15 @@ class Pulse:
     """Mean length of answers in tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(msgspec.Struct, frozen=True):
     """Who waits, who runs, and what everybody has had."""
 
-    people: Mapping[str, Person] = field(default_factory=dict[str, Person])
-    requests: Mapping[int, Request] = field(default_factory=dict[int, Request])
-    sizes: Mapping[int, int] = field(default_factory=dict[int, int])
+    people: Mapping[str, Person] = msgspec.field(default_factory=dict[str, Person])
+    requests: Mapping[int, Request] = msgspec.field(default_factory=dict[int, Request])
+    sizes: Mapping[int, int] = msgspec.field(default_factory=dict[int, int])
     """Tokens of each request's sequence, prompt and answer so far."""
-    engines: Mapping[int, Engine] = field(default_factory=dict[int, Engine])
-    resting: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    engines: Mapping[int, Engine] = msgspec.field(default_factory=dict[int, Engine])
+    resting: Mapping[int, tuple[int, ...]] = msgspec.field(default_factory=dict[int, tuple[int, ...]])
     """What dead engines held, until it is understood why they died."""
     expected: frozenset[int] = frozenset()
     """Engines that are down and will come back."""

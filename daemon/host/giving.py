@@ -20,9 +20,9 @@ Tokens are counted off the transcripts before each decision, never one by one.
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from msgspec.structs import replace as changed
+from msgspec.structs import replace
 
 from daemon.core.admission import decide
 from daemon.core.admission_events import (
@@ -334,7 +334,7 @@ class Giving:
         self._computing[entry.link_id] = len(entry.transcript.delivered)
         submit = entry.transcript.submit(entry.link_id, entry.attempt, rank)
         fleeting = entry.request.priority is Priority.BACKGROUND
-        self._engines[number].sink.send(changed(submit, fleeting=True) if fleeting else submit)
+        self._engines[number].sink.send(replace(submit, fleeting=True) if fleeting else submit)
 
     def _ask(self, entry: Entry, asked: AskQuote) -> None:
         """What it would need for its prompt and the first reserve of its answer."""
