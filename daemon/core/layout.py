@@ -28,8 +28,7 @@ _LEAST_CARDS = 2
 UNDIVIDED = frozenset(
     {
         "AfmoeForCausalLM", "Glm4MoeLiteForCausalLM", "Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "Lfm2VlForConditionalGeneration",
-        "Mistral4ForCausalLM", "MuseGlimmerForConditionalGeneration", "Olmo3ForCausalLM", "OlmoHybridForCausalLM",
-        "Qwen3NextForCausalLM",
+        "MuseGlimmerForConditionalGeneration", "Olmo3ForCausalLM", "OlmoHybridForCausalLM", "Qwen3NextForCausalLM",
     }
 )  # fmt: skip
 """Architectures whose layers exllamav3 1.6.5 cannot divide among GPUs."""
