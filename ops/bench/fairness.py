@@ -41,7 +41,7 @@ class Size:
     long_tokens: int = 300
     chat_prompt: int = 600
     chat_tokens: int = 150
-    rounds: int = 3
+    rounds: int = 1
     backlog: int = 40
     """Chats of each of the five in part 3."""
     head_start: float = 4.0
@@ -49,7 +49,7 @@ class Size:
     apart: float = 2.0
     """Seconds between two people's chats."""
     slots: int = 16
-    speed: float = 5.0
+    speed: float = 1.0
 
 
 class Figures(msgspec.Struct, frozen=True):
