@@ -19,6 +19,7 @@ from daemon.core.admission_views import guarantee_problem
 from daemon.core.errors import ConfigError
 from daemon.core.layout import Place, places
 from daemon.core.people import People
+from daemon.core.pictures import PictureRule
 from daemon.core.poison import Policy as PoisonPolicy
 from daemon.core.ports import ModelCard
 from daemon.core.settings import Settings
@@ -39,6 +40,7 @@ from daemon.host.notify import Systemd
 from daemon.host.operations import Operations
 from daemon.host.overseen import Overseen
 from daemon.host.people_store import PeopleBook
+from daemon.host.picture_rule import read_picture_rule
 from daemon.host.plan_store import PlanStore
 from daemon.host.questions import Questions
 from daemon.host.quota_store import QuotaStore
@@ -269,7 +271,14 @@ def _card(settings: Settings, reading: Reading) -> ModelCard:
         architecture=model.architecture,
         defaults=model.defaults,
         created=int(time.time()),
+        pictures=_pictures(settings, reading),
     )
+
+
+def _pictures(settings: Settings, reading: Reading) -> PictureRule | None:
+    """What the model does with pictures, where its tower is loaded. Raises ConfigError where exl3d cannot count them."""
+    engine = settings.engine
+    return read_picture_rule(Path(reading.model.path)).limited(engine.vision_tokens) if engine.vision else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +295,7 @@ class Fronts:
 
 def serve(parts: Parts, origin: Origin, stopping: Callable[[], bool]) -> Fronts:
     """The applications around a daemon's parts. From now on the reloader knows every part that takes new settings."""
-    prompts = PromptBuilder(origin.reading.model)
+    prompts = PromptBuilder(origin.reading.model, media=parts.streams.card().pictures is not None)
     app = build(
         serving=parts.streams,
         watching=parts.watch,

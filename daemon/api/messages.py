@@ -15,7 +15,7 @@ from daemon.api.messages_schemas import BLOCK_TYPES, CountTokensBody, MessagesBo
 from daemon.api.replying import stream_reply, whole_reply
 from daemon.api.watch import Watch
 from daemon.core.errors import ContextTooLong, InvalidRequest, InvariantBroken
-from daemon.core.wire import TokenSpan
+from daemon.core.pictures import count_tokens
 
 PATH = "/v1/messages"
 COUNT_PATH = PATH + "/count_tokens"
@@ -75,8 +75,7 @@ async def count(request: web.Request) -> web.Response:
     asked = chat_of_count(body)
     with asked.names.spoken():
         _, spans = await api.preparing.prompt(asked.body, card)
-    tokens = sum(len(span.ids) for span in spans if isinstance(span, TokenSpan))
-    return web.Response(body=msgspec.json.encode(TokenCount(input_tokens=tokens)), content_type="application/json")
+    return web.Response(body=msgspec.json.encode(TokenCount(input_tokens=count_tokens(spans))), content_type="application/json")
 
 
 def _noted(request: web.Request, told: MessageVoice | MessageDraft, data: bytes) -> bytes:

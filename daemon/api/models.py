@@ -42,7 +42,7 @@ def _card(request: web.Request) -> ModelCard:
 
 def entry(card: ModelCard, name: str) -> dict[str, object]:
     """A model as OpenAI has it, and what others add."""
-    modalities = ["text", "image"] if card.vision else ["text"]
+    modalities = ["text"] if card.pictures is None else ["text", "image"]
     return {
         "id": name,
         "object": "model",

@@ -5,12 +5,13 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Protocol, TypeVar
 
 from daemon.api.budgets import budget_of
 from daemon.api.call_constraints import chat_constraint
 from daemon.api.constraints import constraint_of, wants_constraint
-from daemon.api.images import image_span
+from daemon.api.images import image_spans
 from daemon.api.in_force import InForce
 from daemon.api.limits import Length, fit, own_context
 from daemon.api.priorities import chat_priority
@@ -25,6 +26,7 @@ from daemon.chat.prompt import RenderedPrompt
 from daemon.chat.template_values import offered
 from daemon.chat.thought_marks import thought_marks
 from daemon.core.errors import InvalidRequest, Overloaded
+from daemon.core.pictures import PictureRule, count_tokens
 from daemon.core.ports import ModelCard, Tokenizing
 from daemon.core.repetition import RepetitionPolicy
 from daemon.core.requests import Priority, ValidRequest
@@ -101,8 +103,8 @@ class _Prompt:
 
     @property
     def tokens(self) -> int:
-        """Tokens of text."""
-        return sum(len(span.ids) for span in self.spans if isinstance(span, TokenSpan))
+        """Tokens of text and of pictures."""
+        return count_tokens(self.spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ class _Chat:
     """What the thread found out about a chat."""
 
     rendered: RenderedPrompt
+    pictures: PictureRule | None
     images: tuple[ImageSpan, ...]
     parsing: ParserPlan
     constraint: Constraint | None
@@ -210,7 +213,8 @@ class Preparing:
         )
         return _Chat(
             rendered,
-            tuple(map(image_span, rendered.images)),
+            card.pictures,
+            image_spans(rendered.images, card),
             parsing,
             chat_constraint(body, chat, self._speech, inside=inside, may_think=may_think),
             chat_priority(chat, self._settings.sharing.background, streamed=body.stream or False),
@@ -219,15 +223,17 @@ class Preparing:
         )
 
     async def _spans(self, chat: _Chat) -> tuple[Span, ...]:
-        if not chat.images:
+        """The prompt's text as ids and its pictures, with what the model wants before and behind each."""
+        if not chat.images or chat.pictures is None:
             return (TokenSpan(list(await self._tokenizing.encode_rendered(chat.rendered.text))),)
-        images = iter(chat.images)
-        spans: list[Span] = []
-        for segment in chat.rendered.segments():
-            if isinstance(segment, str):
-                spans.append(TokenSpan(list(await self._tokenizing.encode_rendered(segment))))
-            else:
-                spans.append(next(images))
+        texts = [segment for segment in chat.rendered.segments() if isinstance(segment, str)]
+        runs = [list(await self._tokenizing.encode_rendered(text)) for text in texts]
+        for run, following in pairwise(runs):
+            run.extend(chat.pictures.before)
+            following[:0] = chat.pictures.after
+        spans: list[Span] = [TokenSpan(runs[0])]
+        for image, run in zip(chat.images, runs[1:], strict=True):
+            spans += [image, TokenSpan(run)]
         return tuple(span for span in spans if isinstance(span, ImageSpan) or span.ids)
 
     async def _constraint(self, body: Generation) -> Constraint | None:
@@ -332,7 +338,7 @@ def _look(chat: ChatInput, card: ModelCard) -> None:
         if isinstance(message.content, str):
             continue
         for part in message.content:
-            if isinstance(part, MediaPart) and not card.vision:
+            if isinstance(part, MediaPart) and card.pictures is None:
                 raise InvalidRequest(f"`{part.where}`: the model {card.name} reads text only.", part.where)
 
 

@@ -10,8 +10,9 @@ from aiohttp import web
 from msgspec import Meta
 
 from daemon.api.context import API, served
-from daemon.api.schemas import ChatBody, Json, TokenId
+from daemon.api.schemas import ChatBody, Json, ModelName, TemplateVariables, TokenId
 from daemon.core.errors import InvalidRequest
+from daemon.core.pictures import count_tokens
 from daemon.core.wire import TokenSpan
 
 TOKENIZE_PATH = "/tokenize"
@@ -35,10 +36,10 @@ class TemplateBody(msgspec.Struct, frozen=True, kw_only=True):
     """`POST /apply-template`: what of a chat decides its prompt."""
 
     messages: Annotated[Annotated[list[object], Meta(min_length=1)], Meta(description="A conversation, as chats have it")]
-    model: Annotated[str | None, Meta(description="Name or alias of the model; absent: the one served")] = None
+    model: ModelName = None
     tools: Annotated[list[object] | None, Meta(description="Functions that the model may call")] = None
     tool_choice: Annotated[str | Json | None, Meta(description="none leaves the tools out")] = None
-    chat_template_kwargs: Annotated[Json | None, Meta(description="Variables of the chat template, as enable_thinking")] = None
+    chat_template_kwargs: TemplateVariables = None
     enable_thinking: Annotated[bool | None, Meta(description="Short for chat_template_kwargs.enable_thinking")] = None
     reasoning_effort: Annotated[str | None, Meta(description="none turns thinking off; other values reach the template")] = None
     add_generation_prompt: Annotated[bool | None, Meta(description="Whether the template opens the answer; true if absent")] = (
@@ -55,7 +56,7 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
     prompt: Annotated[str | None, Meta(description="Text in which control tokens do not count (vLLM's name)")] = None
     content: Annotated[str | None, Meta(description="The same under llama-server's name")] = None
     messages: Annotated[list[object] | None, Meta(description="A conversation, instead of a text")] = None
-    model: Annotated[str | None, Meta(description="Name or alias of the model; absent: the one served")] = None
+    model: ModelName = None
     tools: Annotated[list[object] | None, Meta(description="With `messages`: functions that the model may call")] = None
     tool_choice: Annotated[str | Json | None, Meta(description="With `messages`: none leaves the tools out")] = None
     chat_template_kwargs: Annotated[Json | None, Meta(description="With `messages`: variables of the chat template")] = None
@@ -73,7 +74,7 @@ class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
     """`POST /detokenize`."""
 
     tokens: Annotated[Annotated[list[TokenId], Meta(max_length=MAX_TOKENS)], Meta(description="Token ids")]
-    model: Annotated[str | None, Meta(description="Name or alias of the model; absent: the one served")] = None
+    model: ModelName = None
 
 
 class TokenPiece(msgspec.Struct, frozen=True):
@@ -113,7 +114,7 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 
 async def tokenize(request: web.Request) -> web.Response:
-    """Ids of a text or of a chat's prompt; pictures in it are not counted."""
+    """Ids of a text or of a chat's prompt. Pictures in it are counted, but have no ids that mean anything elsewhere."""
     api = request.app[API]
     body = await api.door.enter(request, TokenizeBody)
     card = api.serving.card()
@@ -123,15 +124,17 @@ async def tokenize(request: web.Request) -> web.Response:
         raise InvalidRequest("Give either `prompt` (or `content`) or `messages`.", "prompt", "missing_required_parameter")
     if text is not None:
         ids = await api.tokenizing.encode_plain(text)
+        count = len(ids)
     else:
         _, spans = await api.preparing.prompt(_chat(body), card)
         ids = tuple(token for span in spans if isinstance(span, TokenSpan) for token in span.ids)
+        count = count_tokens(spans)
     texts = [api.tokenizing.token_text(token) for token in ids] if body.return_token_strs or body.with_pieces else []
     tokens: list[int | TokenPiece] = list(ids)
     if body.with_pieces:
         tokens = [TokenPiece(token, piece) for token, piece in zip(ids, texts, strict=True)]
     strings = texts if body.return_token_strs else None
-    return _json(Tokenized(tokens=tokens, count=len(ids), max_model_len=card.context, token_strs=strings))
+    return _json(Tokenized(tokens=tokens, count=count, max_model_len=card.context, token_strs=strings))
 
 
 async def detokenize(request: web.Request) -> web.Response:

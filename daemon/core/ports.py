@@ -9,6 +9,7 @@ from daemon.core.events import StreamEvent
 from daemon.core.gpu import GpuReading
 from daemon.core.model import GenerationDefaults
 from daemon.core.people import People
+from daemon.core.pictures import PictureRule
 from daemon.core.prefix_watch import PrefixFigures
 from daemon.core.requests import ValidRequest
 from daemon.core.senses import Sense
@@ -19,7 +20,7 @@ from daemon.core.wire import Pool
 @dataclass(frozen=True, slots=True)
 class ModelCard:
     """What is served. `context` is the longest prompt + answer in tokens. Known before an engine has loaded anything,
-    but for `context` and `vision`, which an engine may lower.
+    but for `context` and `pictures`, which an engine may lower.
     """
 
     name: str
@@ -31,7 +32,8 @@ class ModelCard:
     defaults: GenerationDefaults
     created: int
     """Seconds since the epoch when the daemon started: OpenAI's models list wants it."""
-    vision: bool = False
+    pictures: PictureRule | None = None
+    """What the model does with pictures; None: it reads text only."""
 
 
 class Tokenizing(Protocol):

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from daemon.core.pictures import count_tokens
 from daemon.core.repetition import RepetitionPolicy
-from daemon.core.wire import Constraint, Reasoning, Sampler, Span, TokenSpan
+from daemon.core.wire import Constraint, Reasoning, Sampler, Span
 
 
 class Priority(Enum):
@@ -48,5 +49,5 @@ class ValidRequest:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of text in the prompt (images count where the engine reports them)."""
-        return sum(len(span.ids) for span in self.spans if isinstance(span, TokenSpan))
+        """Tokens of the prompt, those of pictures included."""
+        return count_tokens(self.spans)

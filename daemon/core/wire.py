@@ -51,12 +51,17 @@ class TokenSpan(_Message, frozen=True, tag="ids"):
 
 
 class ImageSpan(_Message, frozen=True, tag="image"):
-    """An image in the prompt. Kept as content, because multimodal token ids are unique to one engine process."""
+    """An image in the prompt, kept as content: an engine that has just started has never seen it.
+
+    What a model wants before and behind a picture stands in the spans of text around it.
+    """
 
     digest: str
-    """Hex BLAKE2b-128 of `data`: the same picture keeps its prefix-cache entry within one engine's life."""
+    """Hex BLAKE2b-128 of `data`. The ids that stand for the picture are made of it (`core/pictures.py`)."""
     media_type: str
     data: bytes
+    tokens: int
+    """Tokens it takes, as the front counts them; an engine that counts otherwise refuses the request."""
 
 
 Span: TypeAlias = TokenSpan | ImageSpan

@@ -58,8 +58,8 @@ class Entry:
         """Which engine holds it. Set by whoever gives requests to engines (`host/giving.py`)."""
         self.ended = False
         self.cached = 0
-        self.start: int | None = None
-        """Position of the first generated token; known at once for text, from the first report where there are images."""
+        self.start = request.prompt_tokens
+        """Position of the first generated token."""
         self.opened: float | None = None
         self.first: float | None = None
         self.last: float | None = None

@@ -10,12 +10,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from daemon.core.pictures import ids_of
 from daemon.core.prefix_watch import Allowance, Miss, MissCause, PrefixFigures, PrefixWatch, Trace
 from daemon.core.requests import ValidRequest
-from daemon.core.wire import Limits, Started, TokenSpan
+from daemon.core.wire import ImageSpan, Limits, Started, TokenSpan
 
 _log = logging.getLogger("exl3d.prefix")
 
+_LOWER = 0xFFFFFFFF
 _SLICE = 16
 """Pages hashed in one turn of the event loop."""
 
@@ -50,12 +52,13 @@ class Prefixes:
         """A new engine: its cache is empty."""
         self._caches[engine] = _Cache(PrefixWatch(), Allowance.of_interval(limits.interval))
 
-    def follow(self, request: ValidRequest) -> Trace | None:
-        """Begin to hash a request's prompt. None: it holds images, which are not followed."""
-        ids: list[Sequence[int]] = [span.ids for span in request.spans if isinstance(span, TokenSpan)]
-        if len(ids) < len(request.spans):
-            return None
-        trace = Trace(ids[0] if len(ids) == 1 else [token for part in ids for token in part])
+    def follow(self, request: ValidRequest) -> Trace:
+        """Begin to hash a request's prompt. Of a picture's ids the lower half will do: they are as good as random."""
+        match request.spans:
+            case (TokenSpan(ids=ids),):
+                trace = Trace(ids)
+            case spans:
+                trace = Trace([token & _LOWER for token in ids_of(spans)])
         self._hash(trace, None)
         return trace
 
@@ -69,7 +72,8 @@ class Prefixes:
             return
         trace.finish()
         miss = cache.watch.judge(request.owner, trace, event.cached, event.kv_only, cache.allowance)
-        if miss is not None:
+        if miss is not None and not (miss.cause is MissCause.TEMPLATE_CHANGED and _shows_pictures(request)):
+            # The same words about another picture are no earlier turn that reads differently now.
             self._count(request, miss)
 
     def remember(self, engine: int, request: ValidRequest, trace: Trace | None, delivered: Sequence[int]) -> None:
@@ -108,6 +112,10 @@ class Prefixes:
         self.figures = figures
         level = logging.DEBUG if miss.cause is MissCause.TOO_SHORT else logging.WARNING
         _log.log(level, "silent miss of the prefix cache (%s): %s", miss.cause.value, words)
+
+
+def _shows_pictures(request: ValidRequest) -> bool:
+    return any(isinstance(span, ImageSpan) for span in request.spans)
 
 
 def _explained(cause: MissCause) -> str:

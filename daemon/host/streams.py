@@ -34,7 +34,6 @@ from daemon.core.wire import (
     Step,
     Suspended,
     Tokens,
-    TokenSpan,
     Waiting,
 )
 from daemon.host.accounts import Totals, summary
@@ -123,8 +122,6 @@ class StreamRegistry:
         now = self._clock()
         transcript = Transcript(request, self._vocabulary, self._special)
         entry = Entry(self, next(self._ids), request, transcript, Outbox(self._rounds), now)
-        if all(isinstance(span, TokenSpan) for span in request.spans):
-            entry.start = request.prompt_tokens
         self._entries[entry.link_id] = entry
         entry.trace = self.prefixes.follow(request)
         try:
@@ -331,8 +328,6 @@ class StreamRegistry:
     def _tokens(self, entry: Entry, event: Tokens, now: float) -> None:
         transcript = entry.transcript
         ids = event.ids
-        if entry.start is None:
-            entry.start = event.start - len(transcript.delivered)
         gap = event.start - entry.start - len(transcript.delivered)
         if gap or not ids:
             if gap > 0:
@@ -378,8 +373,7 @@ class StreamRegistry:
     def _started(self, entry: Entry, event: Started, now: float) -> None:
         entry.paused = None
         if entry.attempt > 1:
-            known = entry.request.prompt_tokens if entry.start is None else entry.start
-            again = max(0, known + len(entry.transcript.delivered) - event.cached)
+            again = max(0, entry.start + len(entry.transcript.delivered) - event.cached)
             self.totals = replace(self.totals, reprefilled_tokens=self.totals.reprefilled_tokens + again)
             if entry.recoveries:
                 entry.recoveries[-1].prefilled(again)
@@ -473,4 +467,5 @@ def _length(entry: Entry) -> int:
 def _card(known: ModelCard, limits: list[Limits]) -> ModelCard:
     """What every engine can serve."""
     rooms = [each.page * each.pages for each in limits if each.pages]
-    return replace(known, context=min(known.context, *rooms, known.context), vision=all(each.vision for each in limits))
+    pictures = known.pictures if all(each.vision for each in limits) else None
+    return replace(known, context=min(known.context, *rooms, known.context), pictures=pictures)

@@ -11,15 +11,17 @@ from daemon.chat.messages import ChatInput, MediaPart
 from daemon.chat.prompt import RenderedPrompt
 from daemon.core.errors import NotReady, ShuttingDown
 from daemon.core.events import Ended, Ending, Opened, Paused, Piece, StreamEvent
+from daemon.core.pictures import PictureRule
 from daemon.core.requests import ValidRequest
 from daemon.core.settings import Overflow
-from daemon.core.wire import ImageSpan
+from daemon.core.wire import ImageSpan, TokenSpan
 from tests.api.anthropic_reading import HELLO, PATH, error_of, events, message_of
 from tests.api.conftest import Connect
 from tests.api.fakes import CARD, EOS, FIRST_CHARACTER, FakePrompts, FakeServing, application, breaks, says, settings, usage_of
 from tests.api.reading import Json
 from tests.api.test_chat_parsing import CALL, model
 from tests.api.test_doorman import KEY, OWN_KEY, WITH_KEYS
+from tests.pictures import png
 
 COUNT = PATH + "/count_tokens"
 TOOLS: list[Json] = [
@@ -338,9 +340,11 @@ async def test_both_headers_carry_the_key_and_betas_are_ignored(connect: Connect
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
+SEEN = png(96, 64)
+RULE = PictureRule(32, 1024, 1 << 20, (7,), (8, 9))
 PICTURE: Json = {
     "type": "image",
-    "source": {"type": "base64", "media_type": "image/png", "data": base64.b64encode(b"picture").decode()},
+    "source": {"type": "base64", "media_type": "image/png", "data": base64.b64encode(SEEN).decode()},
 }
 
 
@@ -372,7 +376,7 @@ async def test_picture_is_refused_by_its_place_where_the_model_has_no_eyes(conne
     ],
 )
 async def test_picture_that_cannot_be_had_is_refused(connect: Connect, source: Json) -> None:
-    client = await connect(application(FakeServing(served=replace(CARD, vision=True)), prompts=_Looking()))
+    client = await connect(application(FakeServing(served=replace(CARD, pictures=RULE)), prompts=_Looking()))
     response = await client.post(
         PATH, json={**HELLO, "messages": [{"role": "user", "content": [{"type": "image", "source": source}]}]}
     )
@@ -396,12 +400,18 @@ class _Looking(FakePrompts):
 
 
 async def test_picture_reaches_a_model_with_eyes(connect: Connect) -> None:
-    serving = FakeServing(served=replace(CARD, vision=True))
+    serving = FakeServing(served=replace(CARD, pictures=RULE))
     client = await connect(application(serving, prompts=_Looking()))
     response = await client.post(PATH, json={**HELLO, "messages": [{"role": "user", "content": [PICTURE]}]})
     assert response.status == 200, await response.text()
     (image,) = [span for span in serving.requests[0].spans if isinstance(span, ImageSpan)]
-    assert (image.media_type, image.data) == ("image/png", b"picture")
+    assert (image.media_type, image.data, image.tokens) == ("image/png", SEEN, 6)
+    before, _, after = serving.requests[0].spans
+    assert isinstance(before, TokenSpan)
+    assert before.ids[-1:] == [7]
+    assert after == TokenSpan([8, 9])
+    counted = await client.post(COUNT, json={"model": CARD.name, "messages": [{"role": "user", "content": [PICTURE]}]})
+    assert (await counted.json())["input_tokens"] == serving.requests[0].prompt_tokens == len(before.ids) + 6 + 2
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

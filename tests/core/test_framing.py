@@ -61,7 +61,7 @@ COMMANDS: list[Command] = [
     Submit(
         id=7,
         attempt=2,
-        spans=[TokenSpan([1, 2]), ImageSpan("ab", "image/png", b"\x89PNG"), TokenSpan([3])],
+        spans=[TokenSpan([1, 2]), ImageSpan("ab", "image/png", b"\x89PNG", 7), TokenSpan([3])],
         origin=2,
         max_left=10,
         min_left=1,

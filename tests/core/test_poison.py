@@ -144,7 +144,7 @@ def test_times_beyond_what_the_policy_allows_are_cut() -> None:
         replace(REQUEST, sampler=Sampler(temperature=0.6)),
         replace(REQUEST, seed=8),
         replace(REQUEST, max_tokens=99),
-        replace(REQUEST, spans=(TokenSpan([1, 2, 3]), ImageSpan("d", "image/png", b"x"))),
+        replace(REQUEST, spans=(TokenSpan([1, 2, 3]), ImageSpan("d", "image/png", b"x", 1))),
     ],
 )
 def test_other_prompt_or_parameters_have_another_digest(other: ValidRequest) -> None:

@@ -6,9 +6,10 @@ transformers and exllamav3 load them. Sizes are multiples of 128, as exllamav3 1
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors.torch import (
@@ -125,6 +126,24 @@ def _sizes(architecture: Architecture) -> dict[str, object]:
     return sizes
 
 
+class _Parametric(Protocol):
+    """What is used of a model of transformers."""
+
+    def named_parameters(self) -> Iterable[tuple[str, torch.Tensor]]: ...
+
+
+def _stir(model: _Parametric) -> None:
+    """Make random weights as telling as trained ones."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("norm.weight", "bias", "dt_bias")):
+                # transformers starts these at 0 or 1, which would hide a mistake in how they are used
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+            elif name.endswith(("lm_head.weight", "mlp.gate.weight")):
+                # choices of tokens and of experts as clear as a trained model makes them, not a row of near-ties
+                parameter.mul_(4)
+
+
 def _write_weights(architecture: Architecture, directory: Path, seed: int, dtype: torch.dtype) -> None:
     """Random weights through transformers, under the names both libraries look for."""
     import transformers  # noqa: PLC0415 - takes seconds; tests that only need a tokenizer go without
@@ -133,14 +152,7 @@ def _write_weights(architecture: Architecture, directory: Path, seed: int, dtype
     with torch.random.fork_rng():  # pyright: ignore[reportUnknownMemberType] - untyped in torch
         torch.default_generator.manual_seed(seed)
         model = getattr(transformers, architecture.value)(config).eval()
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if name.endswith(("norm.weight", "bias", "dt_bias")):
-                    # transformers starts these at 0 or 1, which would hide a mistake in how they are used
-                    parameter.add_(torch.randn_like(parameter) * 0.1)
-                elif name.endswith(("lm_head.weight", "mlp.gate.weight")):
-                    # choices of tokens and of experts as clear as a trained model makes them, not a row of near-ties
-                    parameter.mul_(4)
+        _stir(model)
     model.to(dtype).save_pretrained(directory)
     if architecture.recurrent:
         # exllamav3 knows these models with their weights where the multimodal ones have them, and transformers accepts that
@@ -224,6 +236,77 @@ def write_mtp_checkpoint(directory: Path, *, seed: int = 0) -> Path:
         head[f"{name}.weight"] = torch.zeros(width, dtype=torch.bfloat16)
     head["mtp.fc.weight"] = torch.cat([torch.eye(width), torch.eye(width)], dim=1).to(torch.bfloat16) / 2
     save_file(weights | head, path, metadata={"format": "pt"})
+    return directory
+
+
+PICTURE_START, PICTURE_PAD, PICTURE_END = 511, 510, 509
+"""Ids of `write_vision_checkpoint` that stand before, in and behind a picture: rare pieces of text, taken for the purpose."""
+PICTURE_SIDE = 32
+"""Pixels of the square that becomes one token there."""
+
+
+def write_vision_checkpoint(directory: Path, *, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Path:
+    """A tiny Qwen3.5 with a vision tower, both with random weights, as the multimodal uploads are: a picture takes 4 to 64
+    tokens, and places are counted in three dimensions (`mrope`).
+    """
+    import transformers  # noqa: PLC0415 - as above
+
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    sizes = {"patch_size": 16, "temporal_patch_size": 2}
+    vision: dict[str, object] = {
+        "model_type": "qwen3_5",
+        "deepstack_visual_indexes": [],
+        "depth": 2,
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_heads": 2,
+        "num_position_embeddings": 16,
+        "out_hidden_size": 128,
+        "spatial_merge_size": 2,
+        "initializer_range": 0.08,
+        **sizes,
+    }
+    text = _sizes(Architecture.QWEN3_5) | {
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.5,
+            "mrope_interleaved": True,
+            "mrope_section": [6, 5, 5],
+        }
+    }
+    whole: dict[str, object] = {
+        "model_type": "qwen3_5",
+        "text_config": text,
+        "vision_config": vision,
+        "vision_start_token_id": PICTURE_START,
+        "image_token_id": PICTURE_PAD,
+        "vision_end_token_id": PICTURE_END,
+        "tie_word_embeddings": False,
+    }
+    config = getattr(transformers.AutoConfig, "for_model")(**whole)  # noqa: B009 - its declared type knows no settings
+    with torch.random.fork_rng():  # pyright: ignore[reportUnknownMemberType] - untyped in torch
+        torch.default_generator.manual_seed(seed)
+        model = getattr(transformers, "Qwen3_5ForConditionalGeneration")(config).eval()  # noqa: B009 - as above
+        _stir(model)
+    model.to(dtype).save_pretrained(directory)
+    write_tokenizer(directory)
+    path = directory / "config.json"
+    written = json.loads(path.read_text(encoding="utf-8"))
+    written["text_config"] = text | written["text_config"]
+    written["vision_config"] = vision | written["vision_config"]
+    path.write_text(json.dumps({**whole, **written, "vocab_size": VOCABULARY, "eos_token_id": MESSAGE_END}, indent=1), "utf-8")
+    images = {
+        "image_processor_type": "Qwen2VLImageProcessorFast",
+        "size": {"shortest_edge": 4 * PICTURE_SIDE**2, "longest_edge": 64 * PICTURE_SIDE**2},
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "merge_size": 2,
+        **sizes,
+    }
+    (directory / "preprocessor_config.json").write_text(json.dumps(images, indent=1), encoding="utf-8")
     return directory
 
 

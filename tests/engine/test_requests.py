@@ -154,7 +154,7 @@ def test_a_short_answer_claims_no_more_pages_than_it_can_fill(dense: Workbench) 
         (ask(1, text(9000), 10), FailureClass.INVALID),
         (ask(1, [100_000], 10), FailureClass.INVALID),
         (ask(1, [], 10), FailureClass.INVALID),
-        (Submit(1, 1, [TokenSpan([5]), ImageSpan("00", "image/png", b"")], 1, 5, sampler=GREEDY), FailureClass.UNSUPPORTED),
+        (Submit(1, 1, [TokenSpan([5]), ImageSpan("00", "image/png", b"", 4)], 5, 5, sampler=GREEDY), FailureClass.UNSUPPORTED),
         (msgspec.structs.replace(ask(1, [5], 5), sampler=msgspec.structs.replace(GREEDY, top_p=3.0)), FailureClass.INVALID),
     ],
     ids=["larger than the pool", "unknown id", "empty", "image", "sampler out of range"],

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from daemon.core.events import Broken, Ended, StreamEvent
 from daemon.core.model import GenerationDefaults
+from daemon.core.pictures import count_tokens
 from daemon.core.poison import Policy
 from daemon.core.ports import ModelCard
 from daemon.core.requests import ValidRequest
@@ -126,7 +127,7 @@ class Desk:
 
 def length(submit: Submit) -> int:
     """Tokens of a submission."""
-    return sum(len(span.ids) for span in submit.spans if isinstance(span, TokenSpan))
+    return count_tokens(submit.spans)
 
 
 def tokens(submit: Submit, ids: list[int], done: int = 0) -> Tokens:

@@ -80,18 +80,21 @@ async def test_new_engine_s_empty_cache_is_no_miss() -> None:
     assert desk.streams.prefixes.figures == PrefixFigures(queries=2 * PROMPT + 12)
 
 
-async def test_request_with_images_is_counted_but_not_followed() -> None:
-    """Ids of images mean nothing outside one engine's life."""
+async def test_picture_in_an_earlier_turn_is_followed_like_text() -> None:
+    """The same picture has the same ids in every turn; another one, of the same size, is another conversation."""
     desk = Desk()
     desk.engine_up()
-    spans = (TokenSpan(list(QUESTION.encode())), ImageSpan("00", "image/png", b""))
-    seen = ValidRequest("r", "local", spans, 5)
-    for _ in range(2):
-        entry = desk.streams.open(seen)
-        submit = desk.engine.submits[-1]
-        desk.step(started(submit, 0))
-        entry.cancel()
-    assert desk.streams.prefixes.figures == PrefixFigures(queries=2 * PROMPT)
+    question = TokenSpan(list(QUESTION.encode()))
+
+    def asked(digest: str, *, again: bool) -> ValidRequest:
+        then = [TokenSpan([65, 66, *b" and then?"])] if again else []
+        return ValidRequest("r", "local", (ImageSpan(digest, "image/png", b"", 300), question, *then), 5)
+
+    await answered(desk, asked("00ff", again=False), 0)
+    await answered(desk, asked("ff00", again=False), 0)
+    assert desk.streams.prefixes.figures == PrefixFigures(queries=2 * (PROMPT + 300))
+    await answered(desk, asked("00ff", again=True), 0)
+    assert desk.streams.prefixes.figures.evicted == 1
 
 
 async def test_long_prompt_is_hashed_over_many_turns_of_the_loop() -> None:

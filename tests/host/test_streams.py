@@ -344,15 +344,17 @@ async def test_requests_wait_through_a_restart_instead_of_being_refused() -> Non
     assert text_of(await drain(entry)) == "A"
 
 
-async def test_image_prompts_learn_their_length_from_the_engine() -> None:
+async def test_picture_in_a_prompt_counts_with_its_tokens_and_outlives_the_engine() -> None:
     desk = Desk()
     first = desk.engine_up()
-    entry = desk.streams.open(replace(request("ab"), spans=(TokenSpan([97]), ImageSpan("d", "image/png", b"x"), TokenSpan([98]))))
+    image = ImageSpan("d", "image/png", b"x", 298)
+    entry = desk.streams.open(replace(request("ab"), spans=(TokenSpan([97]), image, TokenSpan([98]))))
     desk.step(Tokens(1, 1, 300, [65]))
     desk.streams.engine_down(0, "it died")
     second = desk.engine_up()
     assert len(first.submits[0].spans) == 3
     assert len(second.submits[0].spans) == 4
+    assert first.submits[0].origin == second.submits[0].origin == entry.usage().prompt == 300
     desk.step(Tokens(1, 2, 300, [65]), Tokens(1, 2, 301, [66]))
     desk.finish(second.submits[0])
     assert text_of(await drain(entry)) == "AB"

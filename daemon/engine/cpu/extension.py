@@ -16,6 +16,7 @@ from daemon.engine.cpu import (
     moe,
     norms,
     penalties,
+    places,
     quant_cache,
     rewind,
     rope,
@@ -47,6 +48,7 @@ OPERATIONS: Mapping[str, object] = {
     "gated_rms_norm": norms.gated_rms_norm,
     "BC_GatedRMSNorm": norms.BC_GatedRMSNorm,
     "rope": rope.Rope.rope,
+    "gen_mrope_pos_ids": places.gen_mrope_pos_ids,
     # activations and gates
     "silu_mul": activations.silu_mul,
     "gelu_mul": activations.gelu_mul,

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from exllamav3.constants import PAGE_SIZE
 
+from daemon.core.pictures import ids_of
 from daemon.core.wire import (
     PROTOCOL,
     Answer,
@@ -42,7 +43,7 @@ from daemon.engine.exl3.job import ServedJob
 from daemon.engine.exl3.keeping import Keeping
 from daemon.engine.exl3.pace import Pace
 from daemon.engine.exl3.thought import Thought
-from daemon.engine.exl3.ticket import PROBE, Desk, Standing, Ticket, flatten
+from daemon.engine.exl3.ticket import PROBE, Desk, Standing, Ticket
 
 _BYTES_A_PAGE = 4096
 _BEGUN = 8
@@ -63,7 +64,7 @@ class Exl3Backend:
         self._pace = pace
         self._grammars = grammars
         self._watch = watch
-        self._entrance = Entrance(loaded, desk, grammars, reserve, self)
+        self._entrance = Entrance(loaded, desk, grammars, reserve, self, watch)
         self._containment = Containment(loaded, desk, pace, self._entrance)
         self._jobs = self._entrance.jobs
         self.keeping = Keeping(self.generator.pagetable, self.generator.recurrent_cache, self._jobs)
@@ -88,6 +89,7 @@ class Exl3Backend:
                 slots=generator.max_batch_size,
                 interval=generator.recurrent_checkpoint_interval if generator.recurrent_cache is not None else 0,
                 max_batch=generator.max_batch_size,
+                vision=self._loaded.gallery is not None,
             ),
             eos=self._loaded.eos,
             vocabulary=self._loaded.vocabulary,
@@ -99,12 +101,11 @@ class Exl3Backend:
     def submit(self, request: Submit) -> None:
         """Take a request. One that cannot be run is reported as `Failed`."""
         self.cancel(request.id)
-        ids = flatten(request.spans)
-        ticket = self._ticket(request, ids or [])
+        ids = ids_of(request.spans)
+        ticket = self._ticket(request, ids)
         self._tickets[request.id] = ticket
-        if ids is None:
-            self.desk.fail(ticket, FailureClass.UNSUPPORTED, "the loaded model does not take images")
-        elif not ids or min(ids) < 0 or max(ids) >= self._loaded.vocabulary:
+        words = [token for span in request.spans if isinstance(span, TokenSpan) for token in span.ids]
+        if not words or min(words) < 0 or max(words) >= self._loaded.vocabulary:
             self.desk.fail(ticket, FailureClass.INVALID, "the prompt is empty or holds ids that the model does not have")
         elif request.max_left < 1:
             self.desk.finish(ticket, FinishReason.LENGTH)
@@ -159,7 +160,7 @@ class Exl3Backend:
 
     def quote(self, quote: Quote) -> Quoted:
         """What a prompt would cost now. Parts of a page that could be copied are not counted."""
-        ids = flatten(quote.spans)
+        ids = ids_of(quote.spans)
         if not ids:
             return Quoted(quote.id, 0, 0)
         sequence = ServedJob(input_ids=torch.tensor([ids], dtype=torch.long)).sequences[0]
@@ -206,7 +207,9 @@ class Exl3Backend:
 
     def busy(self) -> bool:
         """Whether `step` has anything to do or to report."""
-        return bool(self._jobs or self.desk.events or self._probes or self._grammars.ready())
+        if self._jobs or self.desk.events or self._probes:
+            return True
+        return self._grammars.ready() or self._entrance.pictures_ready()
 
     def in_flight(self) -> tuple[int, ...]:
         """The requests the next step computes for. Those known to wait for room are not among them."""
@@ -214,6 +217,9 @@ class Exl3Backend:
 
     def step(self) -> StepResult:
         """One turn of the generator."""
+        if self._entrance.pictures_ready():
+            self._entrance.look()
+            self._sort_pending()
         if self._grammars.ready():
             for compiled in self._grammars.collect():
                 self._entrance.enter_compiled(compiled)

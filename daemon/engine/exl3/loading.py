@@ -18,7 +18,7 @@ from daemon.core.drafting import DRAFT_ROWS
 from daemon.core.settings import EngineSettings, Speculation
 from daemon.core.wire import Configure, DeviceMemory, FatalClass
 from daemon.engine.backend import EngineFailed, LoadProgress, LoadStage, PrefillWatch
-from daemon.engine.exl3 import lora
+from daemon.engine.exl3 import lora, vision
 from daemon.engine.exl3.backend import Exl3Backend
 from daemon.engine.exl3.constraint import GrammarCompiler
 from daemon.engine.exl3.entrance import Loaded
@@ -53,6 +53,7 @@ class Parts:
     eos: list[int]
     memory: list[DeviceMemory] = field(default_factory=list[DeviceMemory])
     drafting: Drafting = field(default_factory=Drafting)
+    tower: vision.Tower | None = None
 
 
 def load(
@@ -64,6 +65,7 @@ def load(
     _check_tiers(settings, device)
     _check_drafts(settings, device)
     _check_adapters(settings, device)
+    _check_vision(settings, device)
     cards = torch.cuda.device_count() if device.kind is DeviceKind.CUDA else 0
     place = placing(settings, device.kind, cards)
     desk = Desk()
@@ -90,6 +92,7 @@ def load(
         eos=parts.eos,
         on_gpu=device.kind is DeviceKind.CUDA,
         memory=parts.memory,
+        gallery=None if parts.tower is None else vision.Gallery(parts.tower, settings.vision_memory_mib << 20, wake),
     )
     backend = Exl3Backend(loaded, desk, Pace(generator.max_chunk_size), grammars, settings.reserve_tokens, watch)
     if null is not None:
@@ -129,6 +132,7 @@ def _load_parts(configure: Configure, device: Device, place: Placing, tokens: in
     tokenizer = Tokenizer.from_config(config)
     settings = configure.engine
     adapters = [lora.read(adapter) for adapter in settings.loras]
+    eyes = vision.prepare(settings, config, on_cpu=device.kind is DeviceKind.CPU)
     drafting = prepare(settings, config, tokens, _read_config, on_cpu=device.kind is DeviceKind.CPU)
     cache = build_cache(model, settings, tokens, drafting.tokens)
 
@@ -140,6 +144,8 @@ def _load_parts(configure: Configure, device: Device, place: Placing, tokens: in
 
     with torch.inference_mode():
         drafting.load(settings, None if device.kind is DeviceKind.CUDA else device.torch_device, place, loading)
+        if eyes is not None:
+            eyes.load(device=device.torch_device, max_chunk_size=settings.chunk_tokens)
         if device.kind is DeviceKind.CUDA:
             offload_experts(config, settings)
             model.load(
@@ -159,6 +165,9 @@ def _load_parts(configure: Configure, device: Device, place: Placing, tokens: in
             model.load(device=device.torch_device, max_chunk_size=settings.chunk_tokens)
         lora.apply(model, adapters)
         _warm_up(model, cache, settings, device, warming)
+        tower = None if eyes is None else vision.Tower(eyes, tokenizer)
+        if tower is not None:
+            tower.warm_up(whole=device.kind is DeviceKind.CUDA)
     return Parts(
         model=guarded(model, place, settings.moe_cpu_layers),
         cache=cache,
@@ -168,6 +177,7 @@ def _load_parts(configure: Configure, device: Device, place: Placing, tokens: in
         vocabulary=config.vocab_size,
         eos=list(config.eos_token_id_list),
         drafting=drafting,
+        tower=tower,
         memory=held_memory(TorchCuda(), device_of_layers(model.modules)) if device.kind is DeviceKind.CUDA else [],
     )
 
@@ -222,6 +232,11 @@ def _check_drafts(settings: EngineSettings, device: Device) -> None:
 def _check_adapters(settings: EngineSettings, device: Device) -> None:
     if device.kind is DeviceKind.NULL and settings.loras:
         raise EngineFailed(FatalClass.CONFIG, "the null backend has no layers: leave engine.loras empty")
+
+
+def _check_vision(settings: EngineSettings, device: Device) -> None:
+    if device.kind is DeviceKind.NULL and settings.vision:
+        raise EngineFailed(FatalClass.CONFIG, "the null backend sees nothing: set engine.vision to false")
 
 
 def prefix_directory(configure: Configure) -> Path:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 import torch
 from exllamav3.generator.pagetable import CachePage
+from exllamav3.tokenizer import MMEmbedding
 
 from daemon.core.wire import (
     Event,
@@ -20,13 +21,11 @@ from daemon.core.wire import (
     FinishReason,
     ImageSpan,
     Prefilling,
-    Span,
     Started,
     Submit,
     Suspended,
     TokenLogprob,
     Tokens,
-    TokenSpan,
     Waiting,
 )
 from daemon.engine.exl3.constraint import GrammarFilter
@@ -43,7 +42,7 @@ class Ticket:
 
     request: Submit
     ids: list[int]
-    """The sequence as submitted: prompt, then what earlier attempts delivered."""
+    """The sequence as submitted: prompt, then what earlier attempts delivered. Pictures stand in it as ids of their own."""
     arrival: int
     rank: int
     stops: frozenset[int]
@@ -67,6 +66,13 @@ class Ticket:
     accepted: int = 0
     """Draft tokens that the model accepted."""
     rejected: int = 0
+    looked_at: dict[str, MMEmbedding] = field(default_factory=dict[str, MMEmbedding])
+    """What the vision tower gave for its pictures, by digest, as far as it is known."""
+
+    @property
+    def pictures(self) -> list[ImageSpan]:
+        """The pictures in its prompt, in their order."""
+        return [span for span in self.request.spans if isinstance(span, ImageSpan)]
 
     @property
     def id(self) -> int:
@@ -253,15 +259,3 @@ class Desk:
     def _end(self, ticket: Ticket) -> None:
         ticket.ended = True
         self.ended.append(ticket)
-
-
-def flatten(spans: Sequence[Span]) -> list[int] | None:
-    """The ids of spans; None where one is an image."""
-    ids: list[int] = []
-    for span in spans:
-        match span:
-            case TokenSpan(ids=some):
-                ids.extend(some)
-            case ImageSpan():
-                return None
-    return ids

@@ -8,6 +8,7 @@ from exllamav3.generator.filter import Filter
 from exllamav3.generator.generator import Generator
 from exllamav3.generator.pagetable import PageTable, Sequence
 from exllamav3.generator.sampler import Sampler
+from exllamav3.tokenizer import MMEmbedding
 
 class Job:
     generator: Generator
@@ -53,6 +54,7 @@ class Job:
         stop_conditions: list[int] | None = None,
         *,
         filters: list[Filter] | None = None,
+        embeddings: list[MMEmbedding] | None = None,
         max_rq_tokens: int | None = None,
         identifier: object | None = None,
     ) -> None: ...
