@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from daemon.api.schemas import MAX_COUNT, MAX_STOPS, MAX_TIMEOUT, MAX_TOP_K, Json, StopString
+from daemon.api.schemas import MAX_COUNT, MAX_STOPS, Json, ModelName, Patience, StopString, Streamed, Temperature, TopK, TopP
 
 
 class _Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -200,7 +200,7 @@ class CountTokensBody(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[list[InputMessage], Meta(min_length=1)],
         Meta(description="The turns; an assistant's at the end is gone on with"),
     ]
-    model: Annotated[str | None, Meta(description="Name or alias of the model; absent: the one served")] = None
+    model: ModelName = None
     system: Annotated[str | list[OnlyText] | None, Meta(description="Instructions, as text or blocks of text")] = None
     tools: Annotated[list[ToolParam] | None, Meta(description="Tools that the client runs; Anthropic's own are refused")] = None
     tool_choice: Annotated[ToolChoiceParam | None, Meta(description="auto, any, tool (with its name) or none")] = None
@@ -223,21 +223,15 @@ class MessagesBody(CountTokensBody, frozen=True, kw_only=True):
     """`POST /v1/messages`."""
 
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_COUNT, description="Longest answer in tokens, thoughts included")]
-    stream: Annotated[bool | None, Meta(description="Answer with server-sent events")] = None
+    stream: Streamed = None
     stop_sequences: Annotated[
         Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None,
         Meta(description="Texts that end the answer and are not part of it; they do not act inside thoughts"),
     ] = None
-    temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="0: always the likeliest token")] = None
-    top_p: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Nucleus sampling; 0: the likeliest token")] = (
-        None
-    )
-    top_k: Annotated[
-        Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None, Meta(description="Keep the k likeliest tokens; 0 or -1: all")
-    ] = None
-    timeout: Annotated[
-        Annotated[float, Meta(gt=0, le=MAX_TIMEOUT)] | None, Meta(description="Seconds after which nobody waits any more")
-    ] = None
+    temperature: Temperature = None
+    top_p: TopP = None
+    top_k: TopK = None
+    timeout: Patience = None
     metadata: Annotated[Metadata | None, Meta(description="Accepted; owners come from keys")] = None
     cache_control: Annotated[Json | None, Meta(description="Without effect: the prefix cache finds prefixes by itself")] = None
 

@@ -7,7 +7,25 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from daemon.api.schemas import MAX_COUNT, MAX_STOPS, MAX_TIMEOUT, MAX_TOP_K, Json, StopString
+from daemon.api.schemas import (
+    MAX_COUNT,
+    Budget,
+    FrequencyPenalty,
+    IgnoreEos,
+    Json,
+    MinP,
+    ModelName,
+    OneCall,
+    Patience,
+    PresencePenalty,
+    StopTexts,
+    Streamed,
+    Temperature,
+    TemplateVariables,
+    TopK,
+    TopP,
+    User,
+)
 
 
 class _Tagged(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -161,9 +179,9 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
         str | Annotated[list[object], Meta(min_length=1)],
         Meta(description="A person's message, or items: message, function_call, function_call_output, reasoning"),
     ]
-    model: Annotated[str | None, Meta(description="Name or alias of the model; absent: the one served")] = None
+    model: ModelName = None
     instructions: Annotated[str | None, Meta(description="A system message in front of the input")] = None
-    stream: Annotated[bool | None, Meta(description="Answer with server-sent events")] = None
+    stream: Streamed = None
     stream_options: Annotated[ResponseStreamOptions | None, Meta(description="Accepted; nothing is obfuscated")] = None
     tools: Annotated[
         list[ResponseTool] | None, Meta(description="Functions that the model may call; OpenAI's own tools are refused")
@@ -171,7 +189,7 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
     tool_choice: Annotated[str | Json | None, Meta(description="auto, none, required, a function by name, or allowed_tools")] = (
         None
     )
-    parallel_tool_calls: Annotated[bool | None, Meta(description="false: at most one call")] = None
+    parallel_tool_calls: OneCall = None
     max_tool_calls: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_COUNT)] | None, Meta(description="Without effect: it counts calls of OpenAI's own tools")
     ] = None
@@ -180,41 +198,26 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
         ReasoningParam | None, Meta(description="effort (none turns thinking off); summary: the thought comes as a summary")
     ] = None
     reasoning_budget: Annotated[
-        Annotated[int, Meta(ge=-1, le=MAX_COUNT)] | None,
+        Budget | None,
         Meta(description="Thinking tokens after which the thought is closed; -1: no limit; absent: as for chats"),
     ] = None
     max_output_tokens: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_COUNT)] | None,
         Meta(description="Longest answer, thoughts included; absent: to the end of the context"),
     ] = None
-    temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="0: always the likeliest token")] = None
-    top_p: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Nucleus sampling; 0: the likeliest token")] = (
-        None
-    )
-    top_k: Annotated[
-        Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None, Meta(description="Keep the k likeliest tokens; 0 or -1: all")
-    ] = None
-    min_p: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Drop tokens less likely than this share of the likeliest")
-    ] = None
-    presence_penalty: Annotated[
-        Annotated[float, Meta(ge=-2, le=2)] | None, Meta(description="For any occurrence in the generated text")
-    ] = None
-    frequency_penalty: Annotated[
-        Annotated[float, Meta(ge=-2, le=2)] | None, Meta(description="Per occurrence in the generated text")
-    ] = None
+    temperature: Temperature = None
+    top_p: TopP = None
+    top_k: TopK = None
+    min_p: MinP = None
+    presence_penalty: PresencePenalty = None
+    frequency_penalty: FrequencyPenalty = None
     seed: Annotated[
         Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None, Meta(description="Same seed, same draws; -1: not given")
     ] = None
-    stop: Annotated[
-        StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None,
-        Meta(description="Text that ends the answer and is not part of it; does not act inside reasoning"),
-    ] = None
-    ignore_eos: Annotated[bool | None, Meta(description="The model's own stop tokens do not end the answer")] = None
-    timeout: Annotated[
-        Annotated[float, Meta(gt=0, le=MAX_TIMEOUT)] | None, Meta(description="Seconds after which nobody waits any more")
-    ] = None
-    chat_template_kwargs: Annotated[Json | None, Meta(description="Variables of the chat template, as enable_thinking")] = None
+    stop: StopTexts = None
+    ignore_eos: IgnoreEos = None
+    timeout: Patience = None
+    chat_template_kwargs: TemplateVariables = None
     include: Annotated[
         list[str] | None, Meta(description="message.output_text.logprobs is refused; others ask for what never occurs here")
     ] = None
@@ -226,7 +229,7 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
     conversation: Annotated[str | Json | None, Meta(description="Refused: conversations are not kept here")] = None
     prompt: Annotated[Json | None, Meta(description="Refused: no prompts are kept here")] = None
     background: Annotated[bool | None, Meta(description="true is refused: answers are not kept")] = None
-    user: Annotated[str | None, Meta(description="Accepted; owners come from keys")] = None
+    user: User = None
 
 
 # --- what the server answers ------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ The structs validate requests, word the errors (`expectation`) and make docs/API
 of other servers send beyond these fields is in `parameters.py`: refused by name, or without effect.
 """
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +22,43 @@ MAX_TOP_K = 2**31 - 1
 MAX_REACH = 2**30
 """Most tokens that DRY looks at: its kernel adds lengths to it in 32 bits."""
 
+StopString = Annotated[str, Meta(min_length=1)]
+TokenId = Annotated[int, Meta(ge=0)]
+Json = dict[str, object]
+
+# --- fields that mean the same in several bodies ------------------------------------------------------------------------
+
+ModelName: TypeAlias = Annotated[str | None, Meta(description="Name or alias of the model; absent: the one served")]
+Streamed: TypeAlias = Annotated[bool | None, Meta(description="Answer with server-sent events")]
+Temperature: TypeAlias = Annotated[Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="0: always the likeliest token")]
+TopP: TypeAlias = Annotated[
+    Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Nucleus sampling; 0: the likeliest token")
+]
+TopK: TypeAlias = Annotated[
+    Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None, Meta(description="Keep the k likeliest tokens; 0 or -1: all")
+]
+MinP: TypeAlias = Annotated[
+    Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Drop tokens less likely than this share of the likeliest")
+]
+FrequencyPenalty: TypeAlias = Annotated[
+    Annotated[float, Meta(ge=-2, le=2)] | None, Meta(description="Per occurrence in the generated text")
+]
+PresencePenalty: TypeAlias = Annotated[
+    Annotated[float, Meta(ge=-2, le=2)] | None, Meta(description="For any occurrence in the generated text")
+]
+StopTexts: TypeAlias = Annotated[
+    StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None,
+    Meta(description="Text that ends the answer and is not part of it; does not act inside reasoning"),
+]
+IgnoreEos: TypeAlias = Annotated[bool | None, Meta(description="The model's own stop tokens do not end the answer")]
+TemplateVariables: TypeAlias = Annotated[Json | None, Meta(description="Variables of the chat template, as enable_thinking")]
+OneCall: TypeAlias = Annotated[bool | None, Meta(description="false: at most one call")]
+Patience: TypeAlias = Annotated[
+    Annotated[float, Meta(gt=0, le=MAX_TIMEOUT)] | None, Meta(description="Seconds after which nobody waits any more")
+]
+Budget: TypeAlias = Annotated[int, Meta(ge=-1, le=MAX_COUNT)]
+User: TypeAlias = Annotated[str | None, Meta(description="Accepted; owners come from keys")]
+
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`stream_options`."""
@@ -30,16 +67,11 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     continuous_usage_stats: bool | None = None
 
 
-StopString = Annotated[str, Meta(min_length=1)]
-TokenId = Annotated[int, Meta(ge=0)]
-Json = dict[str, object]
-
-
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters that every generating endpoint takes."""
 
-    model: Annotated[str | None, Meta(description="Name or alias of the model; absent: the one served")] = None
-    stream: Annotated[bool | None, Meta(description="Answer with server-sent events")] = None
+    model: ModelName = None
+    stream: Streamed = None
     stream_options: Annotated[
         StreamOptions | None,
         Meta(description="include_usage: a last chunk with the usage; continuous_usage_stats: usage in every chunk"),
@@ -51,34 +83,21 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     min_tokens: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_COUNT)] | None, Meta(description="Tokens before the model may stop")
     ] = None
-    temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="0: always the likeliest token")] = None
-    top_p: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Nucleus sampling; 0: the likeliest token")] = (
-        None
-    )
-    top_k: Annotated[
-        Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None, Meta(description="Keep the k likeliest tokens; 0 or -1: all")
-    ] = None
-    min_p: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Drop tokens less likely than this share of the likeliest")
-    ] = None
+    temperature: Temperature = None
+    top_p: TopP = None
+    top_k: TopK = None
+    min_p: MinP = None
     seed: Annotated[
         Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
         Meta(description="Same seed, same draws; choice i of n draws with seed + i; -1: not given"),
     ] = None
-    stop: Annotated[
-        StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None,
-        Meta(description="Text that ends the answer and is not part of it; does not act inside reasoning"),
-    ] = None
+    stop: StopTexts = None
     stop_token_ids: Annotated[
         Annotated[list[TokenId], Meta(max_length=64)] | None, Meta(description="Ids that end the answer, besides the model's")
     ] = None
-    ignore_eos: Annotated[bool | None, Meta(description="The model's own stop tokens do not end the answer")] = None
-    frequency_penalty: Annotated[
-        Annotated[float, Meta(ge=-2, le=2)] | None, Meta(description="Per occurrence in the generated text")
-    ] = None
-    presence_penalty: Annotated[
-        Annotated[float, Meta(ge=-2, le=2)] | None, Meta(description="For any occurrence in the generated text")
-    ] = None
+    ignore_eos: IgnoreEos = None
+    frequency_penalty: FrequencyPenalty = None
+    presence_penalty: PresencePenalty = None
     repetition_penalty: Annotated[
         Annotated[float, Meta(gt=0, le=2)] | None, Meta(description="Multiplicative, on generated tokens only; 1: none")
     ] = None
@@ -126,10 +145,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     grammar: Annotated[str | None, Meta(description="llama-server's name of guided_grammar; empty: none")] = None
     json_schema: Annotated[Json | None, Meta(description="llama-server's name of guided_json")] = None
     skip_special_tokens: Annotated[bool | None, Meta(description="Leave special tokens out of the text; true if absent")] = None
-    timeout: Annotated[
-        Annotated[float, Meta(gt=0, le=MAX_TIMEOUT)] | None, Meta(description="Seconds after which nobody waits any more")
-    ] = None
-    user: Annotated[str | None, Meta(description="Accepted; owners come from keys")] = None
+    timeout: Patience = None
+    user: User = None
 
 
 class ChatBody(Generation, frozen=True, kw_only=True):
@@ -150,23 +167,19 @@ class ChatBody(Generation, frozen=True, kw_only=True):
         str | Json | None,
         Meta(description="auto, none, required, or a function by name: these two are enforced, in the model's own call format"),
     ] = None
-    parallel_tool_calls: Annotated[bool | None, Meta(description="false: at most one call")] = None
-    chat_template_kwargs: Annotated[Json | None, Meta(description="Variables of the chat template, as enable_thinking")] = None
+    parallel_tool_calls: OneCall = None
+    chat_template_kwargs: TemplateVariables = None
     enable_thinking: Annotated[bool | None, Meta(description="Short for chat_template_kwargs.enable_thinking")] = None
     reasoning_effort: Annotated[str | None, Meta(description="none turns thinking off; other values reach the template")] = None
     reasoning_budget: Annotated[
-        Annotated[int, Meta(ge=-1, le=MAX_COUNT)] | None,
+        Budget | None,
         Meta(
             description="Thinking tokens after which the thought is closed; -1: no limit; absent: what `reasoning_effort` stands"
             " for where the model knows no efforts, else as configured"
         ),
     ] = None
-    thinking_token_budget: Annotated[
-        Annotated[int, Meta(ge=-1, le=MAX_COUNT)] | None, Meta(description="vLLM's name of reasoning_budget")
-    ] = None
-    thinking_budget: Annotated[
-        Annotated[int, Meta(ge=-1, le=MAX_COUNT)] | None, Meta(description="DashScope's name of reasoning_budget")
-    ] = None
+    thinking_token_budget: Annotated[Budget | None, Meta(description="vLLM's name of reasoning_budget")] = None
+    thinking_budget: Annotated[Budget | None, Meta(description="DashScope's name of reasoning_budget")] = None
     add_generation_prompt: Annotated[bool | None, Meta(description="Whether the template opens the answer; true if absent")] = (
         None
     )
