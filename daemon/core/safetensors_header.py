@@ -48,8 +48,8 @@ class _Entry(msgspec.Struct, frozen=True):
 def header_length(prefix: bytes, where: str) -> int:
     """Bytes of JSON that follow the first eight. Raises ConfigError where this cannot be a safetensors file."""
     length = int.from_bytes(prefix[:PREFIX], "little") if len(prefix) >= PREFIX else 0
-    if not 2 <= length <= MAX_HEADER:  # noqa: PLR2004 - the shortest JSON object
-        raise ConfigError("this is no safetensors file: its first eight bytes are no header length", where)
+    if not len("{}") <= length <= MAX_HEADER:
+        raise ConfigError("this is no safetensors file: its first eight bytes are no header length; download it again", where)
     return length
 
 

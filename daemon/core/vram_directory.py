@@ -81,7 +81,7 @@ def read_model(folder: Folder) -> ModelFiles:
     strayed: list[str] = []
     problems: list[str] = []
     for name in files:
-        for tensor in _tensors(folder, name, problems):
+        for tensor in weight_tensors(folder, name, problems):
             if tensor.name in seen:
                 twice.append(_twice(tensor, seen[tensor.name], name))
             elif index.get(tensor.name, name) != name:
@@ -152,8 +152,8 @@ def _index(folder: Folder, names: frozenset[str]) -> Mapping[str, str]:
         raise ConfigError(f"this cannot be read: {problem}", f"{folder.where}/{INDEX}") from problem
 
 
-def _tensors(folder: Folder, name: str, problems: list[str]) -> tuple[Tensor, ...]:
-    """The tensors that a file's header names; what is wrong with the file is added to `problems`."""
+def weight_tensors(folder: Folder, name: str, problems: list[str]) -> tuple[Tensor, ...]:
+    """The tensors that a weight file's header names; what is wrong with the file is added to `problems`."""
     try:
         length = header_length(folder.read(name, 0, PREFIX), name)
         size = folder.size(name)

@@ -4,7 +4,6 @@ Templates, special tokens and limits come from a handful of JSON files that mode
 are only looked at as far as their headers go, to find a broken download at once.
 """
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,12 @@ import msgspec
 
 from daemon.core.errors import ConfigError
 from daemon.core.model import AddedToken, GenerationDefaults, ModelDirectory
+from daemon.core.vram_directory import INDEX, weight_tensors
 from daemon.core.wire import Sampler
+from daemon.disk.model_folder import ModelFolder
 
 T = TypeVar("T")
 
-_HEADER_LIMIT = 512 * 1024 * 1024
 _HUGE_CONTEXT = 10**9
 """tokenizer_config.json writes absurd numbers where it knows no limit."""
 
@@ -31,7 +31,6 @@ class _TextConfig(msgspec.Struct):
     n_positions: int | None = None
     vocab_size: int | None = None
     eos_token_id: int | list[int] | None = None
-    bos_token_id: int | list[int] | None = None
 
 
 class _Config(_TextConfig):
@@ -98,10 +97,6 @@ class _Tokenizer(msgspec.Struct):
 
 class _WeightIndex(msgspec.Struct):
     weight_map: dict[str, str]
-
-
-class _Tensor(msgspec.Struct):
-    data_offsets: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,35 +179,19 @@ def _optional(path: Path, kind: type[T]) -> T | None:
 
 
 def _check_weights(path: Path) -> None:
-    index = _optional(path / "model.safetensors.index.json", _WeightIndex)
-    names = sorted(set(index.weight_map.values())) if index is not None else [file.name for file in path.glob("*.safetensors")]
+    index = _optional(path / INDEX, _WeightIndex)
+    folder = ModelFolder(path)
+    present = folder.names()
+    names = sorted(set(index.weight_map.values()) if index is not None else (n for n in present if n.endswith(".safetensors")))
     if not names:
         raise ConfigError("holds no .safetensors files; exl3d reads EXL3 and fp16 safetensors models, not GGUF", str(path))
+    problems: list[str] = []
     for name in names:
-        _check_safetensors(path / name)
-
-
-def _check_safetensors(path: Path) -> None:
-    """The header must be whole and the file as long as the header says."""
-    again = "the download was cut off: fetch the file again"
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            head = file.read(8)
-            length: int = struct.unpack("<Q", head)[0] if len(head) == 8 else _HEADER_LIMIT + 1  # noqa: PLR2004  # a header's length is 8 bytes
-            if length > min(_HEADER_LIMIT, size):
-                raise ConfigError(f"has no whole header; {again}", str(path))
-            header = file.read(length)
-    except FileNotFoundError as problem:
-        raise ConfigError("is named by model.safetensors.index.json but missing", str(path)) from problem
-    except OSError as problem:
-        raise ConfigError(f"cannot be read: {problem.strerror or problem}", str(path)) from problem
-    tensors = _decode(header, dict[str, msgspec.Raw], path)
-    tensors.pop("__metadata__", None)
-    ends = (_decode(bytes(raw), _Tensor, path).data_offsets[1] for raw in tensors.values())
-    wanted = 8 + length + max(ends, default=0)
-    if size < wanted:
-        raise ConfigError(f"has {size} of {wanted} bytes; {again}", str(path))
+        if name not in present:
+            raise ConfigError(f"is named by {INDEX} but missing", str(path / name))
+        weight_tensors(folder, name, problems)
+    if problems:
+        raise ConfigError(problems[0], str(path))
 
 
 # --- single facts ---
@@ -263,7 +242,8 @@ def _first_special(processor: _Processor) -> int | None:
     special = processor.single[0].get("SpecialToken")
     if special is None:
         return None
-    token = processor.special_tokens.get(msgspec.convert(special, dict[str, object]).get("id", ""))  # pyright: ignore[reportArgumentType, reportCallIssue]  # any JSON value may stand there; only a string finds anything
+    named = msgspec.convert(special, dict[str, object]).get("id")
+    token = processor.special_tokens.get(named) if isinstance(named, str) else None
     return token.ids[0] if token is not None and token.ids else None
 
 
