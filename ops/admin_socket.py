@@ -10,9 +10,9 @@ from typing import TypeVar
 import msgspec
 
 from daemon.core.incidents import IncidentRecord
-from daemon.core.operating import Outcome, Reloaded
+from daemon.core.operating import SOCKET, Outcome, Reloaded
 from daemon.core.ports import Health, Overview, Status
-from ops import config_file
+from ops import config_file, service
 from ops.errors import BadConfig, NotRunning, NotUnderstood
 
 T = TypeVar("T")
@@ -40,13 +40,9 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-SERVICE_STATE = Path("/var/lib/exl3d")
-"""State directory of the daemon that systemd runs."""
-
-
 def socket_path(state: Path) -> Path:
     """Where the daemon of a state directory listens."""
-    return state / "run" / "exl3d.sock"
+    return state / SOCKET
 
 
 def running_socket(states: Sequence[Path]) -> Path:
@@ -75,7 +71,7 @@ def find_socket(config: Path | None, state_dir: Path | None, *, with_bad_config:
     report = config_file.ask(config)
     if report.problem is not None and not with_bad_config:
         raise BadConfig(report.problem)
-    return running_socket([Path(report.state_dir), SERVICE_STATE])
+    return running_socket([Path(report.state_dir), service.STATE])
 
 
 def fetch_status(path: Path) -> Status:
@@ -136,6 +132,6 @@ def _exchange(path: Path, method: str, target: str, kind: type[T], patience: flo
 
 
 def _as_that_user(path: Path) -> str:
-    if path.is_relative_to(SERVICE_STATE) and os.geteuid() != 0:
+    if path.is_relative_to(service.STATE) and os.geteuid() != 0:
         return "run exl3ctl with sudo"
     return "run exl3ctl as the user that runs exl3d"

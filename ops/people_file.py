@@ -14,9 +14,9 @@ from daemon.core.errors import ConfigError
 from daemon.core.people import StoredPerson
 from daemon.core.people_file import FILE_NAME, MODE, decode, encode
 from ops import config_file
-from ops.admin_socket import SERVICE_STATE, running_socket, socket_path
+from ops.admin_socket import running_socket, socket_path
 from ops.errors import UserFailed
-from ops.service import CONFIG
+from ops.service import CONFIG, STATE
 
 _LOCK_NAME = ".people.lock"
 
@@ -110,9 +110,9 @@ def find_people(config: Path | None, state_dir: Path | None) -> PeopleFile:
     own = Path(report.state_dir)
     if report.settings.state_dir is not None:
         return PeopleFile(own)
-    places = [own, SERVICE_STATE]
+    places = [own, STATE]
     socket = running_socket(places)
     running = [place for place in places if socket_path(place) == socket and socket.exists()]
-    service = [SERVICE_STATE] if report.source == str(CONFIG) and SERVICE_STATE.exists() else []
+    service = [STATE] if report.source == str(CONFIG) and STATE.exists() else []
     kept = [place for place in places if (place / FILE_NAME).exists()]
     return PeopleFile([*running, *service, *kept, own][0])

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+SOCKET = "run/exl3d.sock"
+"""The admin API's UNIX socket, in the state directory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -7,8 +7,8 @@ import stat
 from pathlib import Path
 
 from daemon.core.errors import ConfigError, Exl3dError
+from daemon.core.operating import SOCKET
 
-SOCKET_NAME = "exl3d.sock"
 _BACKLOG = 1024
 
 
@@ -24,10 +24,9 @@ def listen_tcp(host: str, port: int) -> list[socket.socket]:
         raise ConfigError(f"host {host!r} is no address of this machine: {problem}") from problem
     sockets: list[socket.socket] = []
     for family, _, _, _, address in dict.fromkeys(found):
-        if port == 0 and sockets:
-            address = (address[0], sockets[0].getsockname()[1], *address[2:])  # noqa: PLW2901  # all addresses share the port the system chose
+        chosen = sockets[0].getsockname()[1] if sockets else port  # all addresses share the port that the system chose
         try:
-            sockets.append(_listen(family, address))
+            sockets.append(_listen(family, (address[0], chosen, *address[2:])))
         except OSError as problem:
             for opened in sockets:
                 opened.close()
@@ -63,7 +62,7 @@ def _refused(problem: OSError, host: str, port: int) -> Exl3dError:
 
 def listen_unix(state_dir: Path) -> socket.socket:
     """The admin socket, for this user only. Raises AddressTaken if another daemon uses this state directory."""
-    path = state_dir / "run" / SOCKET_NAME
+    path = state_dir / SOCKET
     path.parent.mkdir(parents=True, exist_ok=True)
     _clear(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -82,7 +81,7 @@ def listen_unix(state_dir: Path) -> socket.socket:
 
 def remove_unix(state_dir: Path) -> None:
     """Take our own admin socket away: whoever asks then learns at once that no daemon runs."""
-    (state_dir / "run" / SOCKET_NAME).unlink(missing_ok=True)
+    (state_dir / SOCKET).unlink(missing_ok=True)
 
 
 def _clear(path: Path) -> None:

@@ -236,7 +236,7 @@ def test_state_directory_is_the_named_one_then_the_configurations_then_the_one_i
 ) -> None:
     """`user` gives an empty home."""
     service = tmp_path / "service"
-    monkeypatch.setattr(people_file, "SERVICE_STATE", service)
+    monkeypatch.setattr(people_file, "STATE", service)
     own = tmp_path / ".local" / "state" / "exl3d"
     assert find_people(None, user.state).state == user.state
     assert find_people(None, None).state == own
