@@ -38,6 +38,9 @@ _log = logging.getLogger("exl3d.watchdog")
 PROBE_PAUSE = 60.0
 """Seconds between two probes: each is one more client of a driver that is perhaps in trouble."""
 PROBES_AN_HOUR = 6
+_HOUR = 3600.0
+_REPEATED = 600.0
+"""Seconds within which a second end of an engine in trouble says that the device may be the cause."""
 ASK_SECONDS = 4.0
 """Between a verdict and the question to an idle engine: a token at once would say nothing about what came after."""
 _ANYWHERE = frozenset({Label.HOST_OOM, Label.PROCESS_DSTATE, Label.GUEST_KERNEL_CRASH})
@@ -95,7 +98,7 @@ class _Probing:
         """Whether another one may be made now."""
         if self.at and now - self.at[-1] < PROBE_PAUSE:
             return False
-        return len(self.at) < PROBES_AN_HOUR or now - self.at[0] >= 3600  # noqa: PLR2004 - an hour
+        return len(self.at) < PROBES_AN_HOUR or now - self.at[0] >= _HOUR
 
 
 class Watchdog:
@@ -135,6 +138,8 @@ class Watchdog:
         self._last_end = float("-inf")
         """When an engine last ended that was not asked to."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._broken: dict[str, Sense] = {}
+        """Sources that ended by a mistake of ours, by name: what they last said of themselves is not true any more."""
         self._kernel = (given.kernel or KernelLog)(self.kernel_said) if settings.kernel_log else None
         self._telemetry = self._read_gpus(given.nvml or PyNvml()) if settings.nvml and gpu else None
         mine = GpuProbe(settings.probe_seconds, on_kill=lambda: self._take(OwnKill(self._clock(), "probe")))
@@ -163,15 +168,11 @@ class Watchdog:
         probe = Sense("probe", SenseState.WORKING, "on suspicion only")
         if self._prober is None:
             probe = Sense("probe", SenseState.OFF, "watchdog.probe is false, or no GPU is used")
-        return (kernel, nvml, probe)
+        return tuple(self._broken.get(sense.name, sense) for sense in (kernel, nvml, probe))
 
     def readings(self) -> tuple[GpuReading, ...]:
         """The last good values of each GPU, for status and metrics."""
         return () if self._telemetry is None else self._telemetry.readings()
-
-    def readings_age(self) -> float | None:
-        """Seconds since these were good."""
-        return None if self._telemetry is None else self._telemetry.age()
 
     @property
     def gauge(self) -> MemoryGauge | None:
@@ -194,8 +195,10 @@ class Watchdog:
     async def _guarded(self, follower: Follower) -> None:
         try:
             await follower.run()
-        except Exception:  # noqa: BLE001 - a source that breaks in a way nobody thought of must not end the daemon
-            _log.exception("the watchdog goes on without its %s", follower.sense().name)
+        except Exception as problem:  # noqa: BLE001 - a source that breaks in a way nobody thought of must not end the daemon
+            name = follower.sense().name
+            _log.exception("the watchdog goes on without its %s", name)
+            self._broken[name] = Sense(name, SenseState.STALE, f"broken: {type(problem).__name__}; the log says more")
 
     async def _close(self) -> None:
         await self._paces.close()
@@ -297,7 +300,7 @@ class Watchdog:
             return
         if incident.label is Label.ENGINE_HANG:
             self._suspect("an engine hung")
-        elif now - self._last_end < 600:  # noqa: PLR2004 - ten minutes
+        elif now - self._last_end < _REPEATED:
             self._suspect("engines keep failing on the device")
         self._last_end = now
 

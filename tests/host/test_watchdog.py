@@ -444,6 +444,9 @@ async def test_slow_engine_with_memory_to_spare_is_nothing() -> None:
 async def test_source_that_breaks_is_said_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     async with watching(Dog(kernel=Broken)) as dog:
         await until(lambda: "goes on without its kernel log" in caplog.text)
+        kernel = dog.watchdog.senses()[0]
+        assert (kernel.name, kernel.state) == ("kernel log", SenseState.STALE)
+        assert "broken" in kernel.words
         assert await dog.heard() == []
 
 
