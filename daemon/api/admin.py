@@ -18,6 +18,7 @@ OPERATING = web.AppKey("operating", Operating)
 INCIDENTS = web.AppKey("incidents", Incidents)
 DEFAULT_INCIDENTS = 50
 MOST_INCIDENTS = 10_000
+_DIGITS = 9
 
 
 def build_admin(watching: Watching, operating: Operating, incidents: Incidents) -> web.Application:
@@ -63,18 +64,19 @@ async def health(request: web.Request) -> web.Response:
 
 async def recent_incidents(request: web.Request) -> web.Response:
     """The newest `?limit=` `core.incidents.IncidentRecord`s, newest first."""
-    given = request.query.get("limit", str(DEFAULT_INCIDENTS))
-    if not (given.isascii() and given.isdecimal()) or not 0 < int(given) <= MOST_INCIDENTS:
+    limit = _number(request.query.get("limit", str(DEFAULT_INCIDENTS)))
+    if limit is None or not 0 < limit <= MOST_INCIDENTS:
         return _refused(f"limit is a number from 1 to {MOST_INCIDENTS}")
-    return _json(await request.app[INCIDENTS].recent(int(given)))
+    return _json(await request.app[INCIDENTS].recent(limit))
 
 
 async def restart(request: web.Request) -> web.Response:
     """Replace the engines, or the one of `?engine=`; `core.operating.Outcome`."""
     given = request.query.get("engine")
-    if given is not None and not (given.isascii() and given.isdecimal()):
+    engine = None if given is None else _number(given)
+    if given is not None and engine is None:
         return _refused("engine is a number, as status shows it")
-    return _outcome(request.app[OPERATING].restart_engines(None if given is None else int(given)))
+    return _outcome(request.app[OPERATING].restart_engines(engine))
 
 
 async def drain(request: web.Request) -> web.Response:
@@ -91,6 +93,11 @@ async def reload(request: web.Request) -> web.Response:
     """Read the configuration again; `core.operating.Reloaded`, with 409 for a bad one."""
     reloaded = await request.app[OPERATING].reload()
     return _json(reloaded, HTTPStatus.CONFLICT if reloaded.problem else HTTPStatus.OK)
+
+
+def _number(text: str) -> int | None:
+    """A number in a query; None for anything else, and for more digits than any number has that is asked for here."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def _outcome(outcome: Outcome) -> web.Response:

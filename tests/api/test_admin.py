@@ -118,7 +118,16 @@ async def test_incidents_are_told_newest_first_up_to_the_limit(client: Client, i
     assert incidents.limits == [3, 50]
 
 
-@pytest.mark.parametrize("target", ["/health?depth=deeper", "/incidents?limit=0", "/incidents?limit=many", "/incidents?limit=²"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/health?depth=deeper",
+        "/incidents?limit=0",
+        "/incidents?limit=many",
+        "/incidents?limit=²",
+        "/incidents?limit=" + 5000 * "9",
+    ],
+)
 async def test_wrong_question_is_refused_with_words(client: Client, target: str) -> None:
     response = await client.get(target)
     assert response.status == 400
