@@ -62,7 +62,7 @@ REFUSED: Mapping[str, Refusal] = {
     "guidance_scale": Refusal("there is no classifier-free guidance", (1,)),
     "cfg_scale": Refusal("there is no classifier-free guidance", (1,)),
     "background": Refusal("answers are not kept on the server", (False,)),
-    "lora": Refusal("there are no adapters", ([],)),
+    "lora": Refusal("adapters are the operator's, for everybody (`engine.loras`)", ([],)),
     "mm_processor_kwargs": Refusal("images are processed as the model says", ({},)),
 }
 """Known, and refused where they ask for something."""
@@ -77,7 +77,7 @@ NO_EFFECT: Mapping[str, str] = {
     "service_tier": "there is one tier",
     "verbosity": "a hint for hosted models",
     "request_id": "use the header x-request-id",
-    "priority": "priority comes from keys",
+    "priority": "use the header x-exl3d-priority",
     "id_slot": "slots are the engine's matter",
     "truncation_length": "a prompt is never truncated",
     "n_keep": "a prompt is never truncated",
