@@ -118,7 +118,6 @@ FILTERS: Final = frozenset(
 )
 """Jinja's filters without those for web pages and those that are random or slow."""
 
-_LONG_NUMBER = re.compile(r"\d{5}")
 _FORMAT_FIELD = re.compile(r"\{[^{}]*(?:\d{5}|\{)")
 _PERCENT_FIELD = re.compile(r"%(?:\([^)]*\))?[-#0 +]*(?:\*|\d{5}|\d*\.(?:\*|\d{5}))")
 

@@ -79,11 +79,6 @@ class People:
         found = {name: self.of(name).guaranteed_context for name in self.names}
         return {name: tokens for name, tokens in found.items() if tokens}
 
-    @property
-    def total_guarantee(self) -> int:
-        """Tokens of cache that are promised, all people together."""
-        return sum(self.guarantees.values())
-
 
 def person_of_sharing(name: str, sharing: SharingSettings) -> Person:
     """Somebody without limits of their own. A guarantee goes with a key: `local` is everybody at once and needs none."""

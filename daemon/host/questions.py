@@ -1,11 +1,11 @@
-"""Questions to an engine (`Probe`, `Stats`, `Quote`) and the futures that wait for their answers."""
+"""Questions to an engine (`Probe`, `Stats`) and the futures that wait for their answers."""
 
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from daemon.core.wire import Answer, Command, Probe, Probed, Quote, Quoted, Span, Statistics, Stats
+from daemon.core.wire import Answer, Command, Probe, Probed, Statistics, Stats
 from daemon.host.link import CommandSink
 
 
@@ -61,11 +61,6 @@ class Questions:
         """Totals since the engine started. Raises NoEngine."""
         answer = await self._ask(engine, Stats)
         return answer if isinstance(answer, Statistics) else None
-
-    async def quote(self, engine: int, spans: Sequence[Span], max_left: int) -> Quoted | None:
-        """What a prompt and its answer would cost this engine now. Raises NoEngine."""
-        answer = await self._ask(engine, lambda number: Quote(number, list(spans), max_left))
-        return answer if isinstance(answer, Quoted) else None
 
     async def _ask(self, engine: int, question: Callable[[int], Command]) -> Answer:
         sink = self._sinks.get(engine)

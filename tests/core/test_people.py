@@ -27,7 +27,7 @@ def test_nobody_with_a_key_leaves_the_door_open_for_local() -> None:
     assert people.open
     assert people.names == (LOCAL,)
     assert people.of(LOCAL).max_concurrent == 4
-    assert people.total_guarantee == 0
+    assert sum(people.guarantees.values()) == 0
 
 
 def test_person_without_limits_has_those_of_sharing() -> None:
@@ -65,14 +65,14 @@ def test_person_without_a_key_is_told_of_and_promised_nothing() -> None:
     listed = [PersonSettings(name="ann", guaranteed_context=4096), PersonSettings(name="bob", guaranteed_context=512)]
     people = merge([key("bob", 1)], listed, SHARING)
     assert people.guarantees == {"bob": 512}
-    assert people.total_guarantee == 512
+    assert sum(people.guarantees.values()) == 512
     assert "exl3ctl user add ann" in people.notes[0]
 
 
 def test_limits_of_local_need_no_key_while_the_door_is_open() -> None:
     people = merge([], [PersonSettings(name=LOCAL, max_context=512, guaranteed_context=256)], SHARING)
     assert people.of(LOCAL).max_context == 512
-    assert people.total_guarantee == 256
+    assert sum(people.guarantees.values()) == 256
     assert people.notes == ()
 
 

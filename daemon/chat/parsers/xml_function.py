@@ -15,7 +15,6 @@ _NAME = re.compile(r"[^\s<>\"'`=(){}\[\]]+")
 _HEADER = re.compile(r"[^<>\n]+")
 _UNTIL_TAG = re.compile(r"[^<]+")
 _CLOSING_TAG = re.compile(r"/?[A-Za-z_:]+>?")
-_EQUALS = re.compile(r"(?:\s*name)?\s*=\s*[\"']?")
 _MAX_NAME = 256
 
 
