@@ -9,12 +9,12 @@ Runs on a bare Python, before anything is installed: standard library alone. Num
 """
 
 import argparse
+import http.client
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +69,7 @@ def release_wheels() -> tuple[str, ...]:
     try:
         with urllib.request.urlopen(RELEASE_FACTS, timeout=20) as answer:  # noqa: S310  # a fixed https address
             facts: object = json.load(answer)
-    except (urllib.error.URLError, TimeoutError, ValueError) as problem:
+    except (OSError, http.client.HTTPException, ValueError) as problem:  # refused, cut off in the middle, or no JSON
         print(
             f"The list of prebuilt exllamav3 wheels cannot be had ({problem}); a build from source is planned.", file=sys.stderr
         )

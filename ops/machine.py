@@ -67,7 +67,7 @@ class ThisMachine:
     def list(self, path: str) -> Sequence[str]:
         """Names in a folder; empty where there is none."""
         try:
-            return sorted(os.listdir(path))  # noqa: PTH208  # names are wanted, not paths
+            return sorted(entry.name for entry in Path(path).iterdir())
         except OSError:
             return ()
 
@@ -131,11 +131,12 @@ def _gpus(around: Surroundings) -> tuple[tuple[Gpu, ...], tuple[int, ...] | None
     cards: list[Gpu] = []
     driver: tuple[int, ...] | None = None
     for line in said.text.splitlines():
-        parts = [part.strip() for part in line.split(",")]
-        if len(parts) == 4:  # noqa: PLR2004  # the four fields of _QUERY
-            memory = int(parts[2]) if parts[2].isdigit() else 0
-            cards.append(Gpu(parts[0], _pair(parts[1]), memory))
-            driver = _numbers(parts[3]) or driver
+        match [part.strip() for part in line.split(",")]:
+            case [name, capability, memory, version]:  # as _QUERY asks
+                cards.append(Gpu(name, _pair(capability), int(memory) if memory.isdigit() else 0))
+                driver = _numbers(version) or driver
+            case _:
+                pass
     return tuple(cards), driver, "" if cards else "it lists no card"
 
 
@@ -180,5 +181,8 @@ def _numbers(text: str) -> tuple[int, ...] | None:
 
 
 def _pair(text: str) -> tuple[int, int] | None:
-    numbers = _numbers(text)
-    return (numbers[0], numbers[1]) if numbers is not None and len(numbers) == 2 else None  # noqa: PLR2004  # a pair
+    match _numbers(text):
+        case (major, minor):
+            return major, minor
+        case _:
+            return None

@@ -175,10 +175,14 @@ def _theirs(xid: Xid, ours: Ours) -> bool:
     return xid.name in _DISPLAY_CLIENTS
 
 
+_ACTION_CHANGED = 154
+"""The Xid that states a card's recovery action."""
+
+
 def _judge_xid(xid: Xid, ours: Ours) -> Verdict:
     if _theirs(xid, ours):
         return _quiet(Label.XID_APP_FAULT, xid.line)
-    stated = recovery_action(xid.rest) if xid.number == 154 else None  # noqa: PLR2004 - the number is the fault's name
+    stated = recovery_action(xid.rest) if xid.number == _ACTION_CHANGED else None
     if stated is not None:
         return Verdict(stated, Label.XID_RECOVERY_ACTION, (xid.line,))
     remedy, label = _XIDS.get(xid.number, (Remedy.NONE, Label.XID_OTHER))
@@ -243,12 +247,12 @@ def _hung(line: str, ours: Ours, *, gpu_trouble: bool) -> Verdict | None:
 def judge_kernel(lines: tuple[str, ...], ours: Ours) -> tuple[Verdict, ...]:
     """A verdict per line, over lines that were printed together. Xid 154 speaks for its card and silences the others."""
     xids = [xid for line in lines if (xid := parse_xid(line)) is not None]
-    decided = {xid.gpu for xid in xids if xid.number == 154 and recovery_action(xid.rest) is not None}  # noqa: PLR2004
+    decided = {xid.gpu for xid in xids if xid.number == _ACTION_CHANGED and recovery_action(xid.rest) is not None}
     verdicts: list[Verdict] = []
     for line in lines:
         xid = parse_xid(line)
         if xid is not None:
-            overridden = xid.gpu in decided and xid.number != 154  # noqa: PLR2004 - the number is the fault's name
+            overridden = xid.gpu in decided and xid.number != _ACTION_CHANGED
             verdicts.append(_quiet(Label.XID_OTHER, line) if overridden else _judge_xid(xid, ours))
             continue
         verdict = _dxg(line) or _nvrm(line) or _machine(line, ours) or _hung(line, ours, gpu_trouble=bool(xids))

@@ -10,6 +10,10 @@ LONGEST_RECORD = 1 << 20
 LONGEST_TEXT = 4096
 """Characters of a message that are kept: no rule looks further."""
 
+_BYTE = 255
+_DIGITS = 18
+"""Of a number that fits 64 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelRecord:
@@ -47,13 +51,14 @@ def _message(message: str | list[int | str] | None) -> str:
         case str():
             return message
         case list():
-            data = bytes(part for part in message if isinstance(part, int) and 0 <= part <= 255)  # noqa: PLR2004 - a byte
+            data = bytes(part for part in message if isinstance(part, int) and 0 <= part <= _BYTE)
             words = [part for part in message if isinstance(part, str)]
             return words[0] if words else data.decode(errors="replace")
 
 
 def _seconds(microseconds: str) -> float | None:
-    return int(microseconds) / 1e6 if microseconds.isascii() and microseconds.isdecimal() and len(microseconds) <= 18 else None  # noqa: PLR2004 - what fits 64 bits
+    sane = microseconds.isascii() and microseconds.isdecimal() and len(microseconds) <= _DIGITS
+    return int(microseconds) / 1e6 if sane else None
 
 
 def journal_record(line: bytes) -> KernelRecord | None:

@@ -55,9 +55,11 @@ def parse_hash(text: str) -> KeyHash:
 
 def may_match(key: str, stored: KeyHash) -> bool:
     """Whether it is worth computing the hash: false where the key's own tag says that it belongs to another salt."""
-    parts = key.split("-")
-    tagged = len(parts) == 3 and parts[0] == _PREFIX and len(parts[1]) == 2 * _TAG_BYTES  # noqa: PLR2004  # the three parts of the format
-    return not tagged or parts[1] == stored.salt[:_TAG_BYTES].hex()
+    match key.split("-"):
+        case [prefix, tag, _] if prefix == _PREFIX and len(tag) == 2 * _TAG_BYTES:
+            return tag == stored.salt[:_TAG_BYTES].hex()
+        case _:  # of another make
+            return True
 
 
 def matches(key: str, stored: KeyHash) -> bool:

@@ -49,7 +49,7 @@ def relatives(pid: int, proc: Path = _PROC) -> frozenset[int]:
     while waiting:
         one = waiting.pop()
         try:
-            threads = [int(name) for name in os.listdir(proc / str(one) / "task")]  # noqa: PTH208 - names are wanted
+            threads = [int(task.name) for task in (proc / str(one) / "task").iterdir()]
         except OSError:
             continue
         found.update((one, *threads))
