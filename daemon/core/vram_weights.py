@@ -146,7 +146,7 @@ def weigh(tensors: Iterable[Tensor], layers: int, *, tied: bool) -> Weights:
             per_layer[place.layer][place.part] += size
             rebuilt[place.layer] = max(rebuilt[place.layer], rebuilt_bytes(tensor))
             if _EXPERTS in tensor.name:
-                experts[place.layer] += size
+                experts[place.layer] += 0 if tensor.name.endswith(".mul1") else size
                 trellises[place.layer] += size if tensor.name.endswith((".trellis", ".mul1")) else 0
                 movable[place.layer] = movable[place.layer] or tensor.name.endswith(".mul1")
             if tensor.name.endswith(".trellis") and len(tensor.shape) == 3:  # noqa: PLR2004 - as above

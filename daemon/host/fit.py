@@ -26,7 +26,7 @@ from daemon.core.vram_host import HostMemory, HostPlan, Kept, host_plan, parse_m
 from daemon.core.vram_learned import Label, Learned, cards_of
 from daemon.core.vram_model import ModelShape, Precision, describe
 from daemon.core.vram_report import host_problem
-from daemon.core.vram_values import Layout
+from daemon.core.vram_values import Demand, Layout
 from daemon.core.vram_weights import Weights, weigh
 from daemon.disk.model_folder import ModelFolder
 from daemon.host.gpu_census import Census, take_census
@@ -44,6 +44,10 @@ class Weighed:
     weights: Weights
     beside: Beside = ALONE
     """engine.draft_model and engine.loras, where they are configured."""
+
+    def demand(self, engine: EngineSettings, context: int) -> Demand:
+        """What an engine with these settings allocates for requests of up to `context` tokens."""
+        return demand_of(engine, context, self.beside)
 
 
 def weigh_model(path: Path, name: str, engine: EngineSettings) -> Weighed:
@@ -136,7 +140,7 @@ def check_host(model: Weighed, engine: EngineSettings, layout: Layout, cards: in
     """
     if memory is None:
         return
-    demand = demand_of(engine, 1, model.beside)
+    demand = model.demand(engine, 1)
     kept = Kept(engine.ram_cache_mib << 20, engine.checkpoint_memory_mib << 20)
     engines = min(engine.replicas or cards, cards) if layout is Layout.REPLICAS else cards
     ever = host_plan(model.shape, model.weights, demand, layout, engines, kept, memory.total)
@@ -174,7 +178,7 @@ def check_fit(model: Weighed, engine: EngineSettings, context: int, census: Cens
     for place in places(engine, tuple(by_uuid), 1):
         own = cards if place.gpus is None else tuple(by_uuid[uuid] for uuid in place.gpus)
         alone = Layout.SPLIT if len(own) == 1 else layout
-        demand = demand_of(place.settings, context, model.beside)
+        demand = model.demand(place.settings, context)
         _check(Planned(model.name, model.shape, model.weights, limited(own, place.settings), demand, alone, context), engine)
 
 

@@ -11,7 +11,6 @@ import msgspec
 
 from daemon.core.errors import ConfigError
 from daemon.core.settings import EngineSettings
-from daemon.core.vram_fit import demand_of
 from daemon.core.vram_learned import FILE, Learned, learn
 from daemon.core.vram_measured import compare, machine_of
 from daemon.core.vram_model import PAGE
@@ -59,7 +58,7 @@ class PlanStore:
             return
         # An engine that found too little memory is built smaller than configured: what it has is what counts.
         engine = msgspec.structs.replace(self._engine, cache_tokens=hello.limits.pages * PAGE, max_batch=hello.limits.slots)
-        demand = demand_of(engine, self._context, model.beside)
+        demand = model.demand(engine, self._context)
         replica = self._forecast.layout is Layout.REPLICAS
         load = compare(
             self._clock(), model.name, model.shape, model.weights, demand, hello.memory, self._forecast.others, replica=replica

@@ -15,17 +15,18 @@ from exllamav3.modules.gated_delta_net import GatedDeltaNet
 from exllamav3.modules.linear import Linear
 from exllamav3.modules.mlp import GatedMLP
 from exllamav3.modules.module import Module
-from safetensors.torch import load_file, save_file  # pyright: ignore[reportUnknownVariableType]  # its PathLike has no parameter
+from safetensors.torch import load_file, save_file
 
 from daemon.core.settings import BackendKind, EngineSettings, LoraSettings
 from daemon.core.wire import Configure, FatalClass
 from daemon.engine.backend import EngineFailed
 from daemon.engine.exl3 import loading, lora
 from daemon.engine.exl3.runtime import Device, DeviceKind
-from tests.engine.checkpoints import Architecture, write_exl3_checkpoint
+from tests.engine.checkpoints import Architecture
 from tests.engine.conftest import ModelPath
 from tests.engine.device import BACKEND
 from tests.engine.workbench import Workbench, ask, text
+from tests.engine.written import Checkpoint
 
 RANK = 4
 ALPHA = 8
@@ -61,7 +62,7 @@ def _engine(loras: list[LoraSettings]) -> EngineSettings:
     )
 
 
-def _make_adapter(
+def make_adapter(
     directory: Path, model: Path, layers: tuple[str, ...], *, seed: int = 0, changes: Mapping[str, object] | None = None
 ) -> Path:
     """An adapter in PEFT's files whose product is about a third of each weight; `changes` go into its configuration."""
@@ -121,7 +122,7 @@ def _use(path: Path, scale: float = 1.0) -> LoraSettings:
 def test_an_adapter_computes_what_its_merged_weights_do(model_path: ModelPath, tmp_path: Path, case: _Case) -> None:
     """In passes of many tokens and of one, and in whole greedy answers through prefill, cache and decode."""
     base = model_path(case.architecture)
-    adapter = _make_adapter(tmp_path / "adapter", base, case.layers)
+    adapter = make_adapter(tmp_path / "adapter", base, case.layers)
     merged = _merge(base, tmp_path / "merged", [(adapter, ALPHA / RANK)])
     plain, adapted, reference = (
         Workbench(*each) for each in ((base, _engine([])), (base, _engine([_use(adapter)])), (merged, _engine([])))
@@ -138,17 +139,19 @@ def test_an_adapter_computes_what_its_merged_weights_do(model_path: ModelPath, t
 def test_adapters_add_up_each_at_its_strength(model_path: ModelPath, tmp_path: Path) -> None:
     """One with the square root of its rank below its alpha, one turned round by a negative scale."""
     base = model_path(LLAMA.architecture)
-    first = _make_adapter(tmp_path / "first", base, LLAMA.layers, seed=1, changes={"use_rslora": True})
-    second = _make_adapter(tmp_path / "second", base, ("q_proj", "lm_head"), seed=2)
+    first = make_adapter(tmp_path / "first", base, LLAMA.layers, seed=1, changes={"use_rslora": True})
+    second = make_adapter(tmp_path / "second", base, ("q_proj", "lm_head"), seed=2)
     merged = _merge(base, tmp_path / "merged", [(first, 0.5 * ALPHA / RANK**0.5), (second, -1.5 * ALPHA / RANK)])
     ours = Workbench(base, _engine([_use(first, 0.5), _use(second, -1.5)]))
     assert _distance(_logits(ours, PROMPT[:48], 48), _logits(Workbench(merged, _engine([])), PROMPT[:48], 48)) < LLAMA.tolerance
 
 
-def test_a_quantised_layer_adds_the_adapter_to_what_it_computes(model_path: ModelPath, tmp_path: Path) -> None:
+def test_a_quantised_layer_adds_the_adapter_to_what_it_computes(
+    model_path: ModelPath, exl3_checkpoint: Checkpoint, tmp_path: Path
+) -> None:
     """EXL3 weights, few rows and many: they have a path each."""
-    adapter = _make_adapter(tmp_path / "adapter", model_path(LLAMA.architecture), ("q_proj", "down_proj"))
-    quantised = write_exl3_checkpoint(LLAMA.architecture, tmp_path / "quantised")
+    adapter = make_adapter(tmp_path / "adapter", model_path(LLAMA.architecture), ("q_proj", "down_proj"))
+    quantised = exl3_checkpoint(LLAMA.architecture)
     layers = [
         {layer.key: layer for layer in _linear_layers(Workbench(quantised, _engine(loras)))} for loras in ([], [_use(adapter)])
     ]
@@ -209,7 +212,7 @@ def test_a_layer_with_an_adapter_is_left_no_way_around_it(model_path: ModelPath,
     _plant(_model(bench))
     with pytest.raises(AssertionError, match="bypassed"):
         _logits(bench, PROMPT[:2], 2)
-    adapter = _make_adapter(tmp_path / "adapter", model_path(case.architecture), case.layers)
+    adapter = make_adapter(tmp_path / "adapter", model_path(case.architecture), case.layers)
     lora.apply(_model(bench), [lora.read(_use(adapter, scale=0.0))])
     assert bench.library(PROMPT, 4) == said
     # the captured step is never asked for on a CPU: it must have nothing to say
@@ -222,7 +225,7 @@ def test_modules_without_an_adapter_keep_their_fast_kernels(model_path: ModelPat
     """What an adapter costs is paid where it is."""
     bench = Workbench(model_path(LLAMA.architecture), _engine([]))
     _plant(_model(bench))
-    adapter = _make_adapter(tmp_path / "adapter", model_path(LLAMA.architecture), ("layers.0.self_attn.q_proj",))
+    adapter = make_adapter(tmp_path / "adapter", model_path(LLAMA.architecture), ("layers.0.self_attn.q_proj",))
     lora.apply(_model(bench), [lora.read(_use(adapter))])
     kept = {module.key: module.multi_qkv is not None for module in _walk(_model(bench).modules) if isinstance(module, Attention)}
     assert kept == {"model.layers.0.self_attn": False, "model.layers.1.self_attn": True}
@@ -278,7 +281,7 @@ def _emptied(_tensors: Tensors) -> Tensors:
 )
 def test_tensors_that_do_not_fit_are_named(model_path: ModelPath, tmp_path: Path, change: Change, words: tuple[str, ...]) -> None:
     """Nothing is passed over."""
-    adapter = _make_adapter(tmp_path, model_path(LLAMA.architecture), ("q_proj",))
+    adapter = make_adapter(tmp_path, model_path(LLAMA.architecture), ("q_proj",))
     save_file(change(load_file(adapter / lora.WEIGHTS_FILE)), adapter / lora.WEIGHTS_FILE)
     with pytest.raises(EngineFailed) as raised:
         Workbench(model_path(LLAMA.architecture), _engine([_use(adapter)]))
@@ -305,7 +308,7 @@ def test_kinds_of_adapter_that_cannot_be_applied_are_refused(
     model_path: ModelPath, tmp_path: Path, changes: dict[str, object], words: str
 ) -> None:
     """By the name of the switch that asks for more."""
-    adapter = _make_adapter(tmp_path, model_path(LLAMA.architecture), ("q_proj",), changes=changes)
+    adapter = make_adapter(tmp_path, model_path(LLAMA.architecture), ("q_proj",), changes=changes)
     with pytest.raises(EngineFailed, match=words) as raised:
         lora.read(_use(adapter))
     assert raised.value.kind is FatalClass.CONFIG
@@ -314,7 +317,7 @@ def test_kinds_of_adapter_that_cannot_be_applied_are_refused(
 @pytest.mark.parametrize("name", [lora.CONFIG_FILE, lora.WEIGHTS_FILE])
 def test_files_that_are_missing_or_broken_are_named(model_path: ModelPath, tmp_path: Path, name: str) -> None:
     """With the directory."""
-    adapter = _make_adapter(tmp_path, model_path(LLAMA.architecture), ("q_proj",))
+    adapter = make_adapter(tmp_path, model_path(LLAMA.architecture), ("q_proj",))
     (adapter / name).write_bytes(b"nothing of the kind")
     with pytest.raises(EngineFailed, match=rf"{name} of engine\.loras cannot be read"):
         lora.read(_use(adapter))
@@ -328,7 +331,7 @@ def test_files_that_are_missing_or_broken_are_named(model_path: ModelPath, tmp_p
 def test_ranks_may_differ_where_the_adapter_says_so(model_path: ModelPath, tmp_path: Path) -> None:
     """PEFT's rank_pattern; each layer is scaled by its own rank."""
     base = model_path(LLAMA.architecture)
-    adapter = _make_adapter(tmp_path / "adapter", base, ("q_proj",), changes={"r": 16, "rank_pattern": {"q_proj": RANK}})
+    adapter = make_adapter(tmp_path / "adapter", base, ("q_proj",), changes={"r": 16, "rank_pattern": {"q_proj": RANK}})
     merged = _merge(base, tmp_path / "merged", [(adapter, ALPHA / RANK)])
     ours, theirs = (
         _logits(Workbench(*each), PROMPT[:48], 48) for each in ((base, _engine([_use(adapter)])), (merged, _engine([])))
@@ -358,7 +361,7 @@ def test_adapters_of_experts_are_refused(model_path: ModelPath, tmp_path: Path, 
 def test_a_layer_is_found_under_every_library_s_name_for_it(model_path: ModelPath, tmp_path: Path) -> None:
     """Adapters trained on the text model alone, or on the whole one."""
     names = [
-        _make_adapter(tmp_path / prefix, model_path(HYBRID.architecture), ("o_proj", "in_proj_z")) for prefix in ("whole", "text")
+        make_adapter(tmp_path / prefix, model_path(HYBRID.architecture), ("o_proj", "in_proj_z")) for prefix in ("whole", "text")
     ]
     path = names[1] / lora.WEIGHTS_FILE
     save_file(_renamed("model.language_model.", "model.")(load_file(path)), path)
@@ -369,8 +372,8 @@ def test_a_layer_is_found_under_every_library_s_name_for_it(model_path: ModelPat
 def test_prefixes_on_disk_are_kept_apart_by_adapter(model_path: ModelPath, tmp_path: Path) -> None:
     """By content, strength and order; keys and values of one are wrong for another."""
     base = model_path(LLAMA.architecture)
-    one, other = (_make_adapter(tmp_path / str(seed), base, ("q_proj",), seed=seed) for seed in (1, 2))
-    copy = _make_adapter(tmp_path / "copy", base, ("q_proj",), seed=1)
+    one, other = (make_adapter(tmp_path / str(seed), base, ("q_proj",), seed=seed) for seed in (1, 2))
+    copy = make_adapter(tmp_path / "copy", base, ("q_proj",), seed=1)
     chosen = [[_use(one)], [_use(other)], [_use(one, 0.5)], [_use(one), _use(other)], [_use(other), _use(one)], []]
 
     def place(loras: list[LoraSettings]) -> Path:

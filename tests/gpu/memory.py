@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 
 from daemon.core.settings import BackendKind, EngineSettings
-from daemon.core.vram_fit import demand_of
 from daemon.core.vram_learned import ASSUMED_OVERHEAD
 from daemon.core.vram_measured import compare
 from daemon.core.wire import Configure
@@ -72,7 +71,7 @@ def _load(place: Place, model: Path, tokens: int, bits: int, others: dict[str, i
     weighed = weigh_model(model, model.name, engine)
     with EngineChild() as child:
         hello = child.start(Configure(str(model), _CONTEXT, engine, str(place.folder)))
-    demand = demand_of(engine, _CONTEXT, weighed.beside)
+    demand = weighed.demand(engine, _CONTEXT)
     load = compare(time.time(), model.name, weighed.shape, weighed.weights, demand, hello.memory, others)
     cards = [CardNumbers(held.predicted >> 20, held.measured >> 20, held.rest >> 20) for held in load.cards]
     return LoadNumbers(model.name, tokens, bits, bits, cards)
