@@ -14,7 +14,7 @@ from typing import Protocol, cast
 from daemon.api.preparing import Group
 from daemon.api.watch import Watch
 from daemon.core.errors import InvariantBroken
-from daemon.core.events import Broken, Ended, StreamEvent
+from daemon.core.events import Broken, Ended, Opened, Paused, Piece, StreamEvent
 from daemon.core.ports import Serving, Stream
 from daemon.core.requests import ValidRequest
 
@@ -115,10 +115,11 @@ async def _start_later(serving: Serving, request: ValidRequest, voice: Voice, ou
 class _Listener:
     """Takes the events of one choice; `rest` is what it could not push."""
 
-    __slots__ = ("_gate", "_outlet", "_push", "_speak", "_watch", "ended", "rest")
+    __slots__ = ("_count", "_gate", "_push", "_speak", "_watch", "ended", "rest")
 
     def __init__(self, voice: Voice, outlet: Outlet, gate: asyncio.Event | None) -> None:
         self._watch = voice.watch
+        self._count = voice.watch.tokens
         self._speak = voice.take
         self._push = outlet.push
         self._gate = gate
@@ -127,17 +128,23 @@ class _Listener:
 
     def take(self, event: StreamEvent) -> bool:
         """See ports.Stream. Raises what broke the stream."""
-        self._watch.see(event)
-        if isinstance(event, Broken):
-            raise event.error
+        if isinstance(event, Piece):
+            self._count(len(event.ids))
+        else:
+            self._see(event)
         data = self._speak(event)
-        self.ended = isinstance(event, Ended)
         if self._gate is not None and (self.ended or self._watch.received):
             self._gate.set()
         if data and not self._push(data):
             self.rest = data
             return False
         return not self.ended
+
+    def _see(self, event: Opened | Paused | Ended | Broken) -> None:
+        self._watch.see(event)
+        if isinstance(event, Broken):
+            raise event.error
+        self.ended = isinstance(event, Ended)
 
 
 async def _follow(stream: Stream, voice: Voice, outlet: Outlet, gate: asyncio.Event | None = None) -> None:

@@ -7,8 +7,8 @@ timer is touched for a chunk. One sleeping task a stream watches the clock.
 """
 
 import asyncio
-import time
 from collections.abc import Mapping
+from time import monotonic
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +17,8 @@ from aiohttp import hdrs, web
 DONE = b"data: [DONE]\n\n"
 STALL_SECONDS = 60.0
 """A client that takes nothing for this long, with its buffers full, is cut off."""
+_CHUNK_SIZES = tuple(b"%x\r\n" % size for size in range(1024))
+"""What stands before chunks of ordinary length."""
 _HEADERS: Mapping[str, str] = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
@@ -36,7 +38,7 @@ class EventStream:
         self._last = 0.0
         self._hanging_since: float | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._chunked: web.RequestHandler | None = None
+        self._chunked: asyncio.Transport | None = None
         """The connection, while the response goes out in chunks: it has begun, and the client speaks HTTP/1.1."""
 
     @property
@@ -45,7 +47,7 @@ class EventStream:
         return self.response.prepared
 
     async def __aenter__(self) -> Self:
-        self._last = time.monotonic()
+        self._last = monotonic()
         self._watch = asyncio.create_task(self._keep())
         return self
 
@@ -53,7 +55,7 @@ class EventStream:
         self._chunked = None
         try:
             if kind is None and self.begun:
-                self._hanging_since = time.monotonic()
+                self._hanging_since = monotonic()
                 await self.response.write_eof()
         finally:
             if self._watch is not None:
@@ -63,33 +65,32 @@ class EventStream:
         """Write finished events at once. False: nothing was written; the response has not begun, the reader lags or is gone, and
         `send` knows what to do.
         """
-        protocol = self._chunked
-        if protocol is None or protocol.writing_paused:
+        transport = self._chunked
+        if transport is None or transport.get_write_buffer_size() or transport.is_closing():
             return False
-        transport = protocol.transport
-        if transport is None or transport.is_closing():
-            return False
-        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-        self._last = time.monotonic()
+        size = len(data)
+        begin = _CHUNK_SIZES[size] if size < len(_CHUNK_SIZES) else b"%x\r\n" % size
+        transport.write(begin + data + b"\r\n")
+        self._last = monotonic()
         return True
 
     async def send(self, data: bytes) -> None:
         """Write finished events. Waits where the reader is slow. Raises ConnectionResetError when it is gone."""
         if not self.response.prepared:
             await self.response.prepare(self._request)
-        self._hanging_since = self._last = time.monotonic()
+        self._hanging_since = self._last = monotonic()
         await self.response.write(data)
         if self._request.protocol.writing_paused:
             await self._request.writer.drain()
         self._hanging_since = None
         if self.response.headers.get(hdrs.TRANSFER_ENCODING) == "chunked":
-            self._chunked = self._request.protocol
+            self._chunked = self._request.transport
 
     async def _keep(self) -> None:
         """Fill silence with comments; cut off a reader that takes nothing any more."""
         while True:
             await asyncio.sleep(min(self._keepalive, self._stall))
-            now = time.monotonic()
+            now = monotonic()
             if self._hanging_since is not None:
                 if now - self._hanging_since >= self._stall:
                     self._abort()

@@ -1,12 +1,12 @@
 """What one stream's events say about time and tokens: kept for its usage and timings, and added to the meters."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 
 from daemon.api.meters import Meters, PersonMeters
 from daemon.chat.parsing import Delta, ReasoningDelta
-from daemon.core.events import REPETITION, Broken, Ended, Opened, Paused, Piece, StreamEvent, Usage
+from daemon.core.events import REPETITION, Broken, Ended, Opened, Paused, Usage
 
 
 @dataclass(slots=True)
@@ -28,12 +28,9 @@ class Watch:
     last: float = 0.0
     usage: Usage | None = field(default=None)
 
-    def see(self, event: StreamEvent) -> None:
-        """Take note of an event."""
+    def see(self, event: Opened | Paused | Ended | Broken) -> None:
+        """Take note of what is no piece."""
         match event:
-            case Piece():
-                if event.ids:
-                    self._tokens(len(event.ids))
             case Opened():
                 self.cached = event.cached
                 self.began = self.arrived if event.at is None else event.at
@@ -53,7 +50,7 @@ class Watch:
     def _end(self, usage: Usage) -> None:
         self.usage = usage
         self.meters.answer_lengths.observe(usage.completion)
-        self.meters.whole.observe(time.monotonic() - self.arrived)
+        self.meters.whole.observe(monotonic() - self.arrived)
         if self.received:
             self.meters.prefill.observe(self.first - self.began)
             self.meters.decode.observe(self.last - self.first)
@@ -70,14 +67,16 @@ class Watch:
             return Usage(self.prompt, self.cached, self.received, self.reasoning)
         return Usage(told.prompt, told.cached, told.completion, max(told.reasoning, min(self.reasoning, told.completion)))
 
-    def _tokens(self, count: int) -> None:
-        now = time.monotonic()
-        meters = self.meters
+    def tokens(self, count: int) -> None:
+        """Take note of the tokens of a piece."""
+        if not count:
+            return
+        now = monotonic()
         if self.received:
-            meters.between.observe((now - self.last) / count, count)
+            self.meters.between.observe((now - self.last) / count, count)
         else:
             self.first = now
-            meters.first_token.observe(now - self.arrived)
+            self.meters.first_token.observe(now - self.arrived)
         self.last = now
         self.received += count
         self.person.generated += count

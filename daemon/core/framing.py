@@ -25,31 +25,42 @@ class FrameReader(Generic[M]):
 
     def __init__(self, kind: type[M]) -> None:
         self._decoder = msgspec.msgpack.Decoder(kind)
-        self._buffer = bytearray()
+        self._rest = bytearray()
+        """The beginning of a message."""
 
     def feed(self, data: bytes) -> list[M]:
         """The messages completed by `data`, in order. Raises LinkCorrupt."""
-        buffer = self._buffer
-        buffer += data
+        rest = self._rest
+        if rest:
+            rest += data
+            if not _begins_whole(rest):
+                return []
+            data = bytes(rest)
+            rest.clear()
         messages: list[M] = []
-        offset = 0
-        while len(buffer) - offset >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(buffer, offset)
-            if length > MAX_FRAME:
-                raise LinkCorrupt(f"a frame of {length} bytes was announced; the limit is {MAX_FRAME}")
-            end = offset + _LENGTH.size + length
-            if len(buffer) < end:
-                break
-            messages.append(self._decode(bytes(buffer[offset + _LENGTH.size : end])))
-            offset = end
-        del buffer[:offset]
+        view = memoryview(data)
+        while _begins_whole(view):
+            end = _LENGTH.size + _LENGTH.unpack_from(view)[0]
+            messages.append(self._decode(view[_LENGTH.size : end]))
+            view = view[end:]
+        rest += view
         return messages
 
-    def _decode(self, body: bytes) -> M:
+    def _decode(self, body: memoryview) -> M:
         try:
             return self._decoder.decode(body)
         except msgspec.DecodeError as problem:
             raise LinkCorrupt(f"a frame of {len(body)} bytes is not a message: {problem}") from problem
+
+
+def _begins_whole(data: bytearray | memoryview) -> bool:
+    """Whether a whole frame stands at the beginning. Raises LinkCorrupt."""
+    if len(data) < _LENGTH.size:
+        return False
+    (length,) = _LENGTH.unpack_from(data)
+    if length > MAX_FRAME:
+        raise LinkCorrupt(f"a frame of {length} bytes was announced; the limit is {MAX_FRAME}")
+    return len(data) >= _LENGTH.size + length
 
 
 def command_reader() -> FrameReader[Command]:

@@ -1,14 +1,13 @@
 """What is counted of requests: totals since the daemon started, and the summary of each that has ended. Values only."""
 
-from dataclasses import dataclass
+import msgspec
 
 from daemon.core.events import Usage
 from daemon.host.entry import Entry
 from daemon.host.logs import RequestSummary
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(msgspec.Struct, frozen=True):
     """Counters since the daemon started."""
 
     requests: int = 0

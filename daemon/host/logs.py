@@ -3,17 +3,17 @@
 import json
 import logging
 import sys
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TextIO
+
+import msgspec
 
 from daemon.core.settings import LogFormat, LogSettings, Settings
 
 _requests = logging.getLogger("exl3d.request")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSummary:
+class RequestSummary(msgspec.Struct, frozen=True):
     """What is remembered of a request when it has ended. Times in seconds; None where it never came so far."""
 
     owner: str
@@ -37,6 +37,8 @@ class RequestSummary:
 
 def log_request(summary: RequestSummary) -> None:
     """The canonical line of a request."""
+    if not _requests.isEnabledFor(logging.INFO):
+        return
     _requests.info(
         "%s of %s: %s, in %d (%d cached) out %d, queue %s, first token %s, rate %s, total %s%s%s",
         summary.name,
@@ -51,7 +53,7 @@ def log_request(summary: RequestSummary) -> None:
         _seconds(summary.total),
         f", {summary.attempts} engines" if summary.attempts > 1 else "",
         f", id {summary.request_id}" if summary.request_id else "",
-        extra={"request": asdict(summary)},
+        extra={"request": msgspec.structs.asdict(summary)},
     )
 
 

@@ -1,7 +1,7 @@
 """What a stream's reader has not taken yet.
 
-Text merges while the reader is away, so a lagging reader costs one piece and not one event a token; the count of what was
-merged tells when it has been away for too long.
+Pieces that the reader finds side by side are given to it as one, so a lagging reader costs one event and not one a token; the
+count of what waits tells when it has been away for too long.
 
 Readers are served in rounds: one for each turn of the event loop in which anything came, for all of them together. A reader that
 keeps up is called from the round itself (`deliver`), so that a token wakes no task. What one reader does or raises is its own
@@ -9,11 +9,9 @@ affair: it comes out of its `deliver`, and the others' round goes on.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from daemon.core.events import Piece, StreamEvent
-from daemon.core.wire import TokenLogprob
 
 
 class Rounds:
@@ -39,14 +37,12 @@ class Rounds:
 class Outbox:
     """Events of one stream, for one reader: `await outbox.deliver(take)` or `async for event in outbox`. Ends after `close`."""
 
-    __slots__ = ("_closed", "_due", "_events", "_ids", "_logprobs", "_rounds", "_take", "_text", "_waiter", "unread")
+    __slots__ = ("_closed", "_due", "_events", "_rounds", "_take", "_waiter", "unread")
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
-        self._events: deque[StreamEvent] = deque()
-        self._text: list[str] = []
-        self._ids: list[int] = []
-        self._logprobs: list[TokenLogprob] = []
+        self._events: list[StreamEvent] = []
+        """As they were added; pieces side by side are merged when they are taken."""
         self._take: Callable[[StreamEvent], bool] | None = None
         self._waiter: asyncio.Future[None] | None = None
         """Of the reader that waits; with `_take` it is called and need not be woken."""
@@ -55,54 +51,24 @@ class Outbox:
         self.unread = 0
         """Additions since the reader last took something."""
 
-    def add_tokens(self, text: str, ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> None:
-        """Add to the piece being collected."""
-        if text:
-            self._text.append(text)
-        self._ids.extend(ids)
-        if logprobs:
-            self._logprobs.extend(logprobs)
+    def add(self, event: StreamEvent) -> None:
+        """Add an event after everything before."""
+        self._events.append(event)
         self.unread += 1
         if self._waiter is not None and not self._due:
             self._due = True
             self._rounds.add(self)
-
-    def add(self, event: StreamEvent) -> None:
-        """Add an event after everything collected so far."""
-        self._seal()
-        self._events.append(event)
-        self.unread += 1
-        self._wake()
 
     def close(self) -> None:
         """Nothing more will come."""
         self._closed = True
-        self._wake()
+        if self._waiter is not None and not self._due:
+            self._due = True
+            self._rounds.add(self)
 
     def drop(self) -> None:
         """Forget what was not read: the reader is known to be gone."""
         self._events.clear()
-        self._text, self._ids, self._logprobs = [], [], []
-
-    def _seal(self) -> None:
-        piece = self._piece()
-        if piece is not None:
-            self._events.append(piece)
-
-    def _piece(self) -> Piece | None:
-        if not self._ids and not self._text:
-            return None
-        text = self._text
-        piece = Piece(text[0] if len(text) == 1 else "".join(text), tuple(self._ids), tuple(self._logprobs))
-        self._text, self._ids = [], []
-        if self._logprobs:
-            self._logprobs = []
-        return piece
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._due:
-            self._due = True
-            self._rounds.add(self)
 
     # --- the reader ---
 
@@ -137,17 +103,25 @@ class Outbox:
 
     def _give(self, take: Callable[[StreamEvent], bool]) -> bool:
         """Whether that was enough: `take` wants no more now, or nothing more will come."""
-        while self._events or self._ids or self._text:
-            event = self._next()
-            if event is not None and not take(event):
+        events = self._events
+        while events:
+            if len(events) == 1:
+                self.unread = 0
+                event = events.pop()
+            else:
+                event = self._next()
+            if not take(event):
                 return True
         return self._closed
 
-    def _next(self) -> StreamEvent | None:
-        event = self._events.popleft() if self._events else self._piece()
-        if event is not None:
-            self.unread = 0
-        return event
+    def _next(self) -> StreamEvent:
+        """The first event; with all pieces right behind it, if it is one."""
+        self.unread = 0
+        events = self._events
+        count = next((place for place, event in enumerate(events) if not isinstance(event, Piece)), len(events))
+        taken = events[: max(1, count)]
+        del events[: len(taken)]
+        return _merged(taken) if count > 1 else taken[0]
 
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
@@ -161,12 +135,19 @@ class Outbox:
 
     async def __anext__(self) -> StreamEvent:
         while True:
-            event = self._next()
-            if event is not None:
-                return event
+            if self._events:
+                return self._next()
             if self._closed:
                 raise StopAsyncIteration
             await self._wait()
+
+
+def _merged(events: Sequence[StreamEvent]) -> Piece:
+    """Pieces as one."""
+    pieces = [event for event in events if isinstance(event, Piece)]
+    ids = tuple([token for piece in pieces for token in piece.ids])
+    logprobs = tuple([logprob for piece in pieces for logprob in piece.logprobs])
+    return Piece("".join([piece.text for piece in pieces]), ids, logprobs)
 
 
 def _settle(waiter: asyncio.Future[None], error: Exception | None) -> None:

@@ -13,10 +13,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from msgspec.structs import replace as changed
+
 from daemon.core.admission_values import Policy as SharingPolicy
 from daemon.core.admission_views import SharingFigures
 from daemon.core.errors import GenerationFailed, NotReady, PoisonousRequest, RequestError, RequestTimeout
-from daemon.core.events import Broken, Ended, Ending, Opened, Paused, Usage
+from daemon.core.events import Broken, Ended, Ending, Opened, Paused, Piece, Usage
 from daemon.core.poison import Policy as PoisonPolicy
 from daemon.core.ports import ModelCard
 from daemon.core.requests import ValidRequest
@@ -132,7 +134,7 @@ class StreamRegistry:
         if request.deadline is not None:
             wait = max(0.0, request.deadline - now)
             entry.deadline = asyncio.get_running_loop().call_later(wait, self._pass_deadline, entry)
-        self.totals = replace(self.totals, requests=self.totals.requests + 1)
+        self.totals = changed(self.totals, requests=self.totals.requests + 1)
         return entry
 
     def cancel(self, entry: Entry) -> None:
@@ -277,7 +279,7 @@ class StreamRegistry:
         recovery = self._recoveries[engine] = Recovery(now, len(held))
         for entry in held:
             entry.recoveries = (*entry.recoveries, recovery)
-        self.totals = replace(self.totals, interruptions=self.totals.interruptions + len(held))
+        self.totals = changed(self.totals, interruptions=self.totals.interruptions + len(held))
 
     def engine_fell(self, engine: int, fall: Fall) -> None:
         """It died while it served."""
@@ -303,8 +305,9 @@ class StreamRegistry:
     def step(self, engine: int, step: Step) -> None:
         """Take in one turn of an engine's loop."""
         now = self._clock()
+        entries = self._entries
         for event in step.events:
-            entry = self._entries.get(event.id)
+            entry = entries.get(event.id)
             if entry is None or event.attempt != entry.attempt or entry.engine != engine:
                 continue
             match event:
@@ -340,11 +343,10 @@ class StreamRegistry:
         entry.paused = None
         if entry.recoveries:
             self._resumed(entry, now)
-        text = transcript.take(ids)
         outbox = entry.outbox
-        outbox.add_tokens(text.text, ids, event.logprobs)
-        if text.stop is not None:
-            self._end(entry, Ended(Ending.STOP, entry.usage(), text.stop))
+        outbox.add(Piece(transcript.take(ids), tuple(ids), tuple(event.logprobs)))
+        if transcript.stop is not None:
+            self._end(entry, Ended(Ending.STOP, entry.usage(), transcript.stop))
         elif transcript.looping:
             self._break_circle(entry)
         elif outbox.unread > self._settings.stall_buffer:
@@ -361,7 +363,7 @@ class StreamRegistry:
 
     def _suspended(self, entry: Entry) -> None:
         if not self._complete_already(entry):
-            self.totals = replace(self.totals, suspensions=self.totals.suspensions + 1)
+            self.totals = changed(self.totals, suspensions=self.totals.suspensions + 1)
             self._giving.returned(entry)
 
     def _resumed(self, entry: Entry, now: float) -> None:
@@ -374,7 +376,7 @@ class StreamRegistry:
         entry.paused = None
         if entry.attempt > 1:
             again = max(0, entry.start + len(entry.transcript.delivered) - event.cached)
-            self.totals = replace(self.totals, reprefilled_tokens=self.totals.reprefilled_tokens + again)
+            self.totals = changed(self.totals, reprefilled_tokens=self.totals.reprefilled_tokens + again)
             if entry.recoveries:
                 entry.recoveries[-1].prefilled(again)
         if entry.opened is not None:
@@ -383,13 +385,13 @@ class StreamRegistry:
         entry.cached = event.cached
         if entry.engine is not None:
             self.prefixes.judge(entry.engine, entry.request, entry.trace, event)
-        self.totals = replace(self.totals, cached_tokens=self.totals.cached_tokens + event.cached)
+        self.totals = changed(self.totals, cached_tokens=self.totals.cached_tokens + event.cached)
         entry.outbox.add(Opened(event.cached, entry.opened - entry.accepted, entry.opened))
 
     # --- ending ---
 
     def _convict(self, entry: Entry) -> None:
-        self.totals = replace(self.totals, convictions=self.totals.convictions + 1)
+        self.totals = changed(self.totals, convictions=self.totals.convictions + 1)
         self._break(entry, PoisonousRequest())
 
     def _complete_already(self, entry: Entry, *, told: bool = True) -> bool:
@@ -414,7 +416,7 @@ class StreamRegistry:
             outcome = event.ending.value
             rest = "" if isinstance(event.stop, str) else entry.transcript.finish()
             if rest:
-                entry.outbox.add_tokens(rest, (), ())
+                entry.outbox.add(Piece(rest, ()))
         entry.outbox.add(event)
         entry.outbox.close()
         self._count(entry, event.usage, outcome or "")
@@ -429,7 +431,7 @@ class StreamRegistry:
                 callback()
 
     def _count(self, entry: Entry, usage: Usage, outcome: str) -> None:
-        self.totals = replace(
+        self.totals = changed(
             self.totals,
             prompt_tokens=self.totals.prompt_tokens + (usage.prompt if entry.opened is not None else 0),
             generated_tokens=self.totals.generated_tokens + usage.completion,
@@ -438,7 +440,7 @@ class StreamRegistry:
 
     def _count_drafts(self, event: Finished) -> None:
         if event.accepted or event.rejected:
-            self.totals = replace(
+            self.totals = changed(
                 self.totals,
                 accepted_drafts=self.totals.accepted_drafts + event.accepted,
                 rejected_drafts=self.totals.rejected_drafts + event.rejected,

@@ -1,7 +1,6 @@
 """What one request has said so far: ids, text, where its thought ends. Untouched by the death of an engine."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -10,13 +9,6 @@ from daemon.core.requests import ValidRequest
 from daemon.core.wire import OPENING, OnStop, Reasoning, Submit, TokenSpan
 from daemon.host.detokenizer import Vocabulary
 from daemon.host.stop_strings import StopMatcher
-
-
-class Text(NamedTuple):
-    """Text that became certain, and the stop string that ended it. A tuple, since one is made for every token."""
-
-    text: str
-    stop: str | None = None
 
 
 class Transcript:
@@ -33,6 +25,7 @@ class Transcript:
         "inside",
         "looping",
         "reasoning_tokens",
+        "stop",
     )
 
     def __init__(self, request: ValidRequest, vocabulary: Vocabulary, special: frozenset[int]) -> None:
@@ -50,23 +43,23 @@ class Transcript:
         """Tokens within which a thought may still begin."""
         self.looping = False
         """Whether what was said last runs in circles."""
+        self.stop: str | None = None
+        """The stop string that has ended the text. Nothing more may be added then."""
         self.delivered: list[int] = []
         self.reasoning_tokens = 0
 
-    def take(self, ids: Sequence[int]) -> Text:
-        """Add ids. After a stop string nothing more may be added."""
+    def take(self, ids: Sequence[int]) -> str:
+        """Add ids; gives the text that became certain."""
         self.delivered.extend(ids)
         if self._detector is not None and self._detector.push(ids):
             self.looping = True
-        push = self._detokenizer.push
         if self.inside or self._opening:
             return self._take_thought(ids)
+        push = self._detokenizer.push
         text = push(ids[0]) if len(ids) == 1 else "".join([push(token) for token in ids])
-        if self._matcher is None:
-            return Text(text)
-        return Text(*self._matcher.feed(text))
+        return text if self._matcher is None else self._matched(self._matcher, text)
 
-    def _take_thought(self, ids: Sequence[int]) -> Text:
+    def _take_thought(self, ids: Sequence[int]) -> str:
         """As `take`, token by token: stop strings do not act from the mark that begins a thought to the one that ends it."""
         acts = self._request.stops_act_in_reasoning
         start = len(self.delivered) - len(ids)
@@ -76,13 +69,18 @@ class Transcript:
             was_inside = self.inside
             self._follow(start + index + 1)
             if self._matcher is not None and (acts or not (was_inside or self.inside)):
-                text, stop = self._matcher.feed(text)
-                if stop is not None:
-                    return Text("".join(pieces) + text, stop)
+                text = self._matched(self._matcher, text)
             elif self._matcher is not None and not was_inside:
                 text = self._matcher.flush() + text
             pieces.append(text)
-        return Text("".join(pieces))
+            if self.stop is not None:
+                break
+        return "".join(pieces)
+
+    def _matched(self, matcher: StopMatcher, text: str) -> str:
+        """What of a text is certain, up to a stop string."""
+        text, self.stop = matcher.feed(text)
+        return text
 
     def _follow(self, length: int) -> None:
         """Whether the token after the first `length` ids is inside a thought."""

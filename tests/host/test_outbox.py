@@ -38,13 +38,13 @@ async def test_reader_that_keeps_up_is_given_each_round_at_once() -> None:
     outbox, reader = Outbox(Rounds()), Reader()
     reading = asyncio.create_task(outbox.deliver(reader.take))
     await turns()
-    outbox.add_tokens("a", [1], ())
-    outbox.add_tokens("b", [2], ())
+    outbox.add(Piece("a", (1,)))
+    outbox.add(Piece("b", (2,)))
     assert reader.taken == []
     await asyncio.sleep(0)
     assert reader.taken == [Piece("ab", (1, 2))]
     assert outbox.unread == 0
-    outbox.add_tokens("c", [3], ())
+    outbox.add(Piece("c", (3,)))
     await asyncio.sleep(0)
     assert reader.text == "abc"
     assert not reading.done()
@@ -54,9 +54,9 @@ async def test_reader_that_keeps_up_is_given_each_round_at_once() -> None:
 
 async def test_events_that_came_before_are_given_when_reading_begins() -> None:
     outbox, reader = Outbox(Rounds()), Reader()
-    outbox.add_tokens("a", [1], ())
+    outbox.add(Piece("a", (1,)))
     outbox.add(Paused("engine"))
-    outbox.add_tokens("b", [2], ())
+    outbox.add(Piece("b", (2,)))
     outbox.close()
     await outbox.deliver(reader.take)
     assert reader.taken == [Piece("a", (1,)), Paused("engine"), Piece("b", (2,))]
@@ -67,10 +67,10 @@ async def test_reader_with_enough_gets_the_rest_by_its_next_call() -> None:
     outbox, first, second = Outbox(Rounds()), Reader(1), Reader()
     reading = asyncio.create_task(outbox.deliver(first.take))
     await turns()
-    outbox.add_tokens("a", [1], ())
+    outbox.add(Piece("a", (1,)))
     await asyncio.sleep(0)
-    outbox.add_tokens("b", [2], ())
-    outbox.add_tokens("c", [3], ())
+    outbox.add(Piece("b", (2,)))
+    outbox.add(Piece("c", (3,)))
     await reading
     assert first.text == "a"
     assert outbox.unread == 2
@@ -91,7 +91,7 @@ async def test_reader_that_raises_gets_its_error_and_disturbs_no_other() -> None
     reading = asyncio.create_task(sound.deliver(reader.take))
     await turns()
     for outbox in (broken, sound):
-        outbox.add_tokens("a", [1], ())
+        outbox.add(Piece("a", (1,)))
     await asyncio.sleep(0)
     assert reader.text == "a"
     with pytest.raises(RequestTimeout):
@@ -104,7 +104,7 @@ async def test_reader_cancelled_before_its_round_takes_nothing() -> None:
     outbox, reader = Outbox(Rounds()), Reader()
     reading = asyncio.create_task(outbox.deliver(reader.take))
     await turns()
-    outbox.add_tokens("a", [1], ())
+    outbox.add(Piece("a", (1,)))
     reading.cancel()
     await turns()
     assert reading.cancelled()
@@ -126,7 +126,7 @@ async def test_what_a_reader_adds_while_it_takes_is_not_lost() -> None:
 
     reading = asyncio.create_task(outbox.deliver(take))
     await turns()
-    outbox.add_tokens("a", [1], ())
+    outbox.add(Piece("a", (1,)))
     await reading
     assert reader.taken == [Piece("a", (1,)), Paused("last")]
 
@@ -139,7 +139,7 @@ async def test_iterating_reader_gets_the_same_events() -> None:
 
     reading = asyncio.create_task(collect())
     await turns()
-    outbox.add_tokens("a", [1], ())
+    outbox.add(Piece("a", (1,)))
     await turns()
     outbox.add(Paused("engine"))
     outbox.close()
