@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 from safetensors import SafetensorError
-from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]  # its PathLike has no parameter
+from safetensors.numpy import save_file
 
 from ops.demo_values import FORMAT, MARKER, Marker, Progress, Stage, sync
 from ops.errors import DemoModelFailed

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import (
-    save_file,  # pyright: ignore[reportUnknownVariableType] - its PathLike has no parameter
+    save_file,
 )
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 

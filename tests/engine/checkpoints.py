@@ -13,8 +13,8 @@ from typing import Protocol
 
 import torch
 from safetensors.torch import (
-    load_file,  # pyright: ignore[reportUnknownVariableType] - its PathLike has no parameter
-    save_file,  # pyright: ignore[reportUnknownVariableType] - its PathLike has no parameter
+    load_file,
+    save_file,
 )
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 

@@ -17,7 +17,7 @@ from typing import Protocol, cast
 
 import msgspec
 import torch
-from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType] - its PathLike has no parameter
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 

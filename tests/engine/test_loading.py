@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from safetensors.torch import load_file, save_file  # pyright: ignore[reportUnknownVariableType]  # its PathLike has no parameter
+from safetensors.torch import load_file, save_file
 
 from daemon.core.settings import BackendKind, EngineSettings
 from daemon.core.wire import Configure, FatalClass

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 import torch
 from safetensors.torch import (
-    load_file,  # pyright: ignore[reportUnknownVariableType] - its PathLike has no parameter
-    save_file,  # pyright: ignore[reportUnknownVariableType] - its PathLike has no parameter
+    load_file,
+    save_file,
 )
 
 from daemon.core.settings import BackendKind, EngineSettings, Speculation

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]  # its PathLike has no parameter
+from safetensors.numpy import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]  # its PathLike has no parameter
+from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from ops.demo_conversion import MULTIPLE, convert

@@ -25,7 +25,7 @@ from exllamav3.modules.mlp import MLP, GatedMLP
 from exllamav3.modules.module import Module
 from exllamav3.modules.transformer import TransformerBlock
 from safetensors import SafetensorError
-from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]  # its PathLike has no parameter
+from safetensors.torch import load_file
 
 from daemon.core.settings import LoraSettings
 from daemon.core.wire import FatalClass

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import torch
 from safetensors.torch import (
-    load_file,  # pyright: ignore[reportUnknownVariableType] - its PathLike has no parameter
-    save_file,  # pyright: ignore[reportUnknownVariableType] - its PathLike has no parameter
+    load_file,
+    save_file,
 )
 from torch import Tensor
 
