@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
 
+import msgspec
+
 PAGE = 256
 """Tokens a page."""
 DIGEST = 8
@@ -51,8 +53,7 @@ class MissCause(Enum):
     """What the two requests share is less than a page."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixFigures:
+class PrefixFigures(msgspec.Struct, frozen=True):
     """Totals since the daemon started, in tokens and in requests."""
 
     queries: int = 0

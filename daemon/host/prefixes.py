@@ -8,7 +8,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from daemon.core.pictures import ids_of
 from daemon.core.prefix_watch import Allowance, Miss, MissCause, PrefixFigures, PrefixWatch, Trace

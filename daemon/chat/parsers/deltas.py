@@ -1,25 +1,26 @@
-"""What an answer is taken apart into, piece by piece. The vocabulary between parsers and whoever serves a client."""
+"""What an answer is taken apart into, piece by piece. The vocabulary between parsers and whoever serves a client.
 
-from dataclasses import dataclass
+Structs, since one is made for nearly every token.
+"""
+
 from typing import TypeAlias
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta:
+
+class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
     """More of the model's thought."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ContentDelta:
+class ContentDelta(msgspec.Struct, frozen=True, gc=False):
     """More of the visible answer."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallStart:
+class CallStart(msgspec.Struct, frozen=True, gc=False):
     """A tool call begins. `name` is whole and is sent once."""
 
     index: int
@@ -27,16 +28,14 @@ class CallStart:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallArguments:
+class CallArguments(msgspec.Struct, frozen=True, gc=False):
     """More of a call's arguments, as JSON text."""
 
     index: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallEnd:
+class CallEnd(msgspec.Struct, frozen=True, gc=False):
     """A call is complete: its argument texts together are one JSON object. A call without this was cut off or broken."""
 
     index: int
