@@ -64,14 +64,16 @@ def _exists(path: Path) -> bool:
 
 def find_socket(config: Path | None, state_dir: Path | None, *, with_bad_config: bool = False) -> Path:
     """The socket of the daemon that is meant: that of a named state directory, else the configuration's, else the service's.
-    Raises BadConfig for a configuration that cannot be read, except `with_bad_config`, where the default places are tried.
+    Where the configuration cannot be read, the default places are tried: a broken line says nothing about a daemon that runs.
+    Raises BadConfig where nothing is there either, except `with_bad_config`.
     """
     if state_dir is not None:
         return running_socket([state_dir.expanduser().absolute()])
     report = config_file.ask(config)
-    if report.problem is not None and not with_bad_config:
+    path = running_socket([Path(report.state_dir), service.STATE])
+    if report.problem is not None and not with_bad_config and not _exists(path):
         raise BadConfig(report.problem)
-    return running_socket([Path(report.state_dir), service.STATE])
+    return path
 
 
 def fetch_status(path: Path) -> Status:

@@ -96,6 +96,14 @@ def test_status_of_something_else_exits_4(tmp_path: Path, exl3ctl: Tool) -> None
     assert "Traceback" not in done.err
 
 
+def test_status_of_a_running_daemon_is_shown_although_the_configuration_is_broken(tmp_path: Path, exl3ctl: Tool) -> None:
+    (tmp_path / "config.yaml").write_text("port: many\n")
+    refused = exl3ctl("status")
+    assert (refused.code, "config.yaml, line 1" in refused.err) == (ExitCode.FAILED, True)
+    with daemon_saying(_status(msgspec.json.encode(STATUS)), tmp_path / ".local/state/exl3d"):
+        assert exl3ctl("status", "--json").code == ExitCode.OK
+
+
 def test_socket_left_by_a_dead_daemon_means_not_running(tmp_path: Path, exl3ctl: Tool) -> None:
     state = tmp_path / "s"
     with daemon_saying({}, state):
