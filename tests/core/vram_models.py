@@ -62,6 +62,20 @@ ORNITH_9B: Mapping[str, object] = {
     "quantization_config": {"quant_method": "exl3", "bits": 4.0, "head_bits": 6},
 }
 
+MOE: Mapping[str, object] = {
+    **{key: value for key, value in ORNITH_9B.items() if not key.startswith("linear_") and key != "full_attention_interval"},
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "hidden_size": 4096,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "head_dim": 128,
+    "num_experts": 16,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 6144,
+    "max_position_embeddings": 40960,
+}
+"""Sizes of a mixture of experts that two cards of 12 GiB do not hold."""
+
 _BYTES = {"F16": 2, "BF16": 2, "I16": 2, "F32": 4}
 
 
@@ -116,10 +130,43 @@ def tensors(config: Mapping[str, object], bits: int = 4, head_bits: int = 6) -> 
     return tuple(found)
 
 
+def expert_tensors(bits: int = 4) -> tuple[Tensor, ...]:
+    """Those of `MOE`: layer 0 has an ordinary feed-forward part, the others experts of the codebook that can leave a card."""
+    model = describe(MOE)
+    found = [tensor("model.embed_tokens.weight", "F16", model.vocabulary, model.hidden)]
+    for number, layer in enumerate(model.layers):
+        prefix = f"model.layers.{number}"
+        assert isinstance(layer, AttentionLayer)
+        wide, thin = layer.q_heads * layer.head_dim, layer.kv_heads * layer.head_dim
+        for name, size in (("q_proj", wide), ("k_proj", thin), ("v_proj", thin)):
+            found.extend(exl3(f"{prefix}.self_attn.{name}", model.hidden, size, bits))
+        found.extend(exl3(f"{prefix}.self_attn.o_proj", wide, model.hidden, bits))
+        norms = ("input_layernorm", "post_attention_layernorm")
+        found.extend(tensor(f"{prefix}.{name}.weight", "F16", model.hidden) for name in norms)
+        experts = [f"{prefix}.mlp.experts.{n}" for n in range(16)] if number else [f"{prefix}.mlp"]
+        for expert in experts:
+            for name, sizes in (("gate_proj", (4096, 6144)), ("up_proj", (4096, 6144)), ("down_proj", (6144, 4096))):
+                found.extend(exl3(f"{expert}.{name}", *sizes, bits))
+                found.append(tensor(f"{expert}.{name}.mul1", "F32"))
+        if number:
+            found.append(tensor(f"{prefix}.mlp.gate.weight", "F16", 16, model.hidden))
+    found.append(tensor("model.norm.weight", "F16", model.hidden))
+    found.extend(exl3("lm_head", model.hidden, model.vocabulary, 6))
+    return tuple(found)
+
+
 def weights(config: Mapping[str, object], bits: int = 4) -> Weights:
     """Those tensors, weighed."""
     model = describe(config)
     return weigh(tensors(config, bits), len(model.layers), tied=model.tied)
+
+
+def write_adapter(directory: Path, files: tuple[Tensor, ...]) -> Path:
+    """The directory of a LoRA adapter, as `write_model` writes models."""
+    directory.mkdir(parents=True)
+    (directory / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 16, "lora_alpha": 16}))
+    _write_tensors(directory / "adapter_model.safetensors", files)
+    return directory
 
 
 def write_model(directory: Path, config: Mapping[str, object], files: tuple[Tensor, ...] | None = None) -> Path:
@@ -128,15 +175,19 @@ def write_model(directory: Path, config: Mapping[str, object], files: tuple[Tens
     (directory / "config.json").write_text(json.dumps(config))
     (directory / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": 0}}}))
     (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
+    _write_tensors(directory / "model.safetensors", files if files is not None else tensors(config))
+    return directory
+
+
+def _write_tensors(path: Path, files: tuple[Tensor, ...]) -> None:
     at, entries = 0, dict[str, object]()
-    for item in files if files is not None else tensors(config):
+    for item in files:
         entries[item.name] = {"dtype": item.dtype, "shape": item.shape, "data_offsets": [at, at + item.size]}
         at += item.size
     head = json.dumps(entries).encode()
-    with (directory / "model.safetensors").open("wb") as file:
+    with path.open("wb") as file:
         file.write(len(head).to_bytes(8, "little") + head)
         file.truncate(8 + len(head) + at)
-    return directory
 
 
 if __name__ == "__main__":

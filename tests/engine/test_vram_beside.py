@@ -19,12 +19,16 @@ from exllamav3.modules.module import Module
 
 from daemon.core.drafting import BLOCKS, DRAFT_TOKENS, HEADS, drafter_tokens, own_head_tokens
 from daemon.core.settings import BackendKind, EngineSettings, LoraSettings, Speculation
+from daemon.core.vram import place
 from daemon.core.vram_adapters import read_adapter, weigh_adapters
 from daemon.core.vram_directory import read_model
 from daemon.core.vram_model import ModelShape, describe
+from daemon.core.vram_values import Card, Fits, Item, Layout
 from daemon.core.vram_weights import Weights, offloaded, weigh
 from daemon.disk.model_folder import ModelFolder
 from daemon.engine.exl3 import lora
+from daemon.engine.exl3.placing import Placing
+from daemon.engine.exl3.speculation import prepare
 from daemon.host.fit import weigh_model
 from tests.engine.checkpoints import Architecture, Codebook, write_exl3_checkpoint, write_mtp_checkpoint
 from tests.engine.conftest import ModelPath
@@ -190,6 +194,34 @@ def test_planned_drafts_are_as_long_as_those_the_engine_makes(
     assert demand.history == told.cache.max_history
     assert demand.drafter == (speculation is Speculation.MTP)
     assert (demand.draft is not None) == (speculation is Speculation.DRAFT)
+
+
+@pytest.mark.parametrize("speculation", [Speculation.DRAFT, Speculation.MTP])
+def test_planned_drafter_bytes_equal_what_the_drafter_and_its_cache_hold(
+    speculation: Speculation, model_path: ModelPath, tmp_path: Path
+) -> None:
+    """A model of its own, or the model's own head, whose head and table are the model's."""
+    torch.set_num_threads(1)
+    model = write_mtp_checkpoint(tmp_path)
+    small = model_path(Architecture.LLAMA)
+    settings = _engine(speculation, None, small if speculation is Speculation.DRAFT else None)
+    weighed = weigh_model(model, "model", settings)
+    config = Config.from_directory(str(model))
+    drafting = prepare(settings, config, 2048, Config.from_directory, on_cpu=True)
+    assert drafting.model is not None
+    with torch.inference_mode():
+        drafting.load(settings, torch.device("cpu"), Placing(), lambda _done, _total: None)
+    modules = cast("Iterable[_Experts]", drafting.model)
+    held = {name: tensor.nbytes for module in modules for name, tensor in module.get_tensors().items()}
+    table = sum(size for name, size in held.items() if "embed_tokens" in name)
+    kept = sum(tensor.untyped_storage().nbytes() for tensor in cast("_Kept", drafting.cache).get_all_tensors())
+    placed = place(weighed.shape, weighed.weights, (Card("big", 1 << 40, 0),), weighed.demand(settings, 1024), Layout.SPLIT)
+    assert isinstance(placed, Fits)
+    assert placed.cards[0].size(Item.DRAFTER) == sum(held.values()) - table + kept
+
+
+class _Kept(Protocol):
+    def get_all_tensors(self) -> list[torch.Tensor]: ...
 
 
 class _Historic(Protocol):

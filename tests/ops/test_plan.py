@@ -20,7 +20,7 @@ from ops.machine import ThisMachine, look
 from ops.machine_values import Gpu
 from ops.machine_values import Machine as ThatMachine
 from ops.plan_inputs import Asked, CannotPlan, Home, cards_from
-from tests.core.vram_models import ORNITH_9B, QWEN3_5_27B, tensors, write_model
+from tests.core.vram_models import MOE, ORNITH_9B, QWEN3_5_27B, expert_tensors, tensor, tensors, write_adapter, write_model
 
 GIB = 1 << 30
 
@@ -150,6 +150,23 @@ def test_damaged_upload_is_planned_and_named(tmp_path: Path) -> None:
         (("--gpus", "12,12", "--chunk", "300"), "--chunk is 300, and a chunk is a multiple of 256"),
         (("--gpus", "12,12", "--moe-cpu-layers", "4"), "--moe-cpu-layers is 4, and the model has no experts in any of its 32"),
         (("--gpus", "12", "--layout", "replicas"), "needs two cards or more, and 1 is named"),
+        (("--gpus", "12", "--layout", "tensor"), "the layout tensor needs two cards or more, and 1 is named"),
+        (
+            ("--gpus", "12,12", "--layout", "tensor", "--gpu-split", "11"),
+            "--layout tensor needs two cards or more, and --gpu-split 11 uses 1",
+        ),
+        (("--gpus", "12,12", "--layout", "tensor", "--moe-cpu-layers", "4"), "--moe-cpu-layers 4 exclude each other"),
+        (("--gpus", "12,12", "--layout", "tensor", "--lora", "a", "--lora", "b"), "the 2 of --lora are not"),
+        (("--gpus", "12,12", "--reserve", "1,2,3"), "--reserve is '1,2,3', and there are 2: one number of MiB, or one for each"),
+        (("--gpus", "12,12", "--reserve", "much"), "--reserve is 'much': write MiB"),
+        (
+            ("--gpus", "12,12", "--reserve", "9", "--gpu-split", "6,6"),
+            "--gpu-split 6,6 says what is used of each card, --reserve 9 what",
+        ),
+        (
+            ("--gpus", "12,12", "--lora", "nowhere"),
+            "nowhere: adapter_model.safetensors is missing: this is not the directory of a LoRA",
+        ),
         (("--gpus", "12,12", "--k-bits", "16", "--v-bits", "4"), "k_bits is 16 and v_bits is 4"),
         (("--gpus", "12,12", "--context", "1000000"), "--context is 1,000,000, and the model knows at most 262,144"),
     ],
@@ -190,6 +207,79 @@ def test_split_that_leaves_a_layer_nowhere_is_one_sentence_with_the_numbers(smal
         small, "--gpus", "12,12", "--gpu-split", "11", "--people", "1", "--layout", "split", "--state-dir", tmp_path, "--json"
     )
     assert [card["layers"] for card in report_of(roomy)["layouts"][0]["cards"]] == [[0, 31], None]
+
+
+def test_reserve_of_each_card_is_left_free(small: Path, tmp_path: Path) -> None:
+    arguments = ("--gpus", "12,12", "--people", "1", "--layout", "split", "--state-dir", tmp_path, "--json")
+    made = report_of(run(small, *arguments, "--reserve", "1024,0"))
+    assert [card["reserve"] for card in made["cards"]] == [(256 + 1024) << 20, 256 << 20]
+    assert [card["reserve"] for card in report_of(run(small, *arguments, "--reserve", "100"))["cards"]] == [356 << 20] * 2
+
+
+def test_adapter_is_a_row_beside_the_layers_it_is_for(small: Path, tmp_path: Path) -> None:
+    names = [f"base_model.model.model.language_model.layers.{n}.mlp.up_proj" for n in range(32)]
+    halves = [
+        tensor(f"{name}.{half}.weight", "F32", *shape)
+        for name in names
+        for half, shape in (("lora_A", (16, 4096)), ("lora_B", (12288, 16)))
+    ]
+    adapter = write_adapter(tmp_path / "tuned", tuple(halves))
+    arguments = ("--gpus", "12,12", "--people", "2", "--state-dir", tmp_path, "--lora", adapter)
+    made = report_of(run(small, *arguments, "--json"))
+    assert [layout["layout"] for layout in made["layouts"]] == ["split", "replicas"]
+    for layout, whole in zip(made["layouts"], (1, 2), strict=True):
+        rows = [row for card in layout["cards"] for row in card["rows"] if row["item"] == "adapters"]
+        assert sum(row["size"] for row in rows) == whole * 32 * 2 * 16 * (4096 + 12288)
+        assert {row["certainty"] for row in rows} == {"exact"}
+    assert "A adapters" in run(small, *arguments).stdout
+    other = write_adapter(
+        tmp_path / "other", (tensor("base_model.model.model.layers.40.mlp.up_proj.lora_A.weight", "F16", 8, 4096),)
+    )
+    assert "the adapter is for layer 40, and the model has 32 layers" in str(run(small, *arguments, "--lora", other).exception)
+
+
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mixture of experts, larger than two cards: 16 experts in each of 48 layers, but for the first."""
+    return write_model(tmp_path_factory.mktemp("models") / "MoE-like", MOE, files=expert_tensors())
+
+
+def test_experts_in_host_memory_leave_the_cards_and_are_a_line_of_their_own(experts: Path, tmp_path: Path) -> None:
+    arguments = (experts, "--gpus", "12,12", "--people", "1", "--context", "8192", "--layout", "split", "--state-dir", tmp_path)
+    without = report_of(run(*arguments, "--json"))["layouts"][0]
+    assert not without["fits"]
+    advised = next(change["words"] for change in without["changes"] if change["lever"] == "experts")
+    count = int(advised.split()[3])
+    assert advised == f"the experts of {count} layers in host memory"
+    for layers, fits in ((count, True), (count - 1, False)):
+        made = report_of(run(*arguments, "--json", "--moe-cpu-layers", str(layers), "--host-memory", "64"))["layouts"][0]
+        assert made["fits"] is fits
+    held = {
+        row["item"]: row
+        for row in report_of(run(*arguments, "--json", "--moe-cpu-layers", str(count)))["layouts"][0]["host"]["rows"]
+    }
+    one = sum(item.size for item in expert_tensors() if ".layers.1.mlp.experts." in item.name and not item.name.endswith("mul1"))
+    assert (held["experts"]["size"], held["experts"]["certainty"]) == (count * one, "exact")
+    shown = " ".join(run(*arguments, "--moe-cpu-layers", str(count), "--host-memory", "64").stdout.split())
+    assert "host memory: experts " in shown
+    assert f"engine.moe_cpu_layers {count}" in shown
+
+
+def test_host_memory_that_does_not_hold_the_experts_is_one_sentence_with_the_numbers(experts: Path, tmp_path: Path) -> None:
+    arguments = (experts, "--gpus", "12,12", "--people", "1", "--context", "8192", "--layout", "split", "--state-dir", tmp_path)
+    result = run(*arguments, "--moe-cpu-layers", "47", "--host-memory", "16", "--json")
+    problem = report_of(result)["layouts"][0]["problem"]
+    assert re.fullmatch(
+        r"host memory is short by [\d,.]+ [GM]iB: experts [\d.]+ GiB, ring for the experts \d+ MiB, token table [\d,]+ MiB;"
+        r" the machine has 16.0 GiB, of which exllamav3 leaves 2,048 MiB free",
+        problem,
+    )
+    assert result.exit_code == 1
+
+
+def test_more_layers_than_have_experts_are_refused_with_both_numbers(experts: Path, tmp_path: Path) -> None:
+    result = run(experts, "--gpus", "12,12", "--context", "8192", "--moe-cpu-layers", "48", "--state-dir", tmp_path)
+    assert "--moe-cpu-layers is 48, and 47 of the model's 48 layers have experts that can be moved" in str(result.exception)
 
 
 def test_speculation_for_many_is_advised_against_with_what_it_costs(small: Path, tmp_path: Path) -> None:
