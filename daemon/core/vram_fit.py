@@ -66,6 +66,7 @@ def demand_of(engine: EngineSettings, context: int, beside: Beside = ALONE) -> D
         history=draft_length(engine, beside.head_drafts, beside.drafts),
         drafter=engine.speculation is Speculation.MTP,
         draft=beside.draft if engine.speculation is Speculation.DRAFT else None,
+        vision=engine.vision,
         cache_tokens=engine.cache_tokens if engine.cache_tokens is not None else pages(context) * PAGE,
         slots=engine.max_batch,
         experts_on_cpu=engine.moe_cpu_layers,
@@ -177,8 +178,7 @@ def _changes(plan: Planned) -> Iterator[str]:
     if tokens >= _LEAST_CACHE:
         rest = f", so that one request has at most {tokens - 1:,} tokens" if tokens < plan.context else ""
         yield f"engine.cache_tokens {tokens}{rest}"
-    if demand.history and _fits(plan, replace(demand, history=0, drafter=False, draft=None)):
-        yield "engine.speculation none"
+    yield from _left_out(plan)
     slots = _largest(plan, demand.streams, lambda n: replace(demand, slots=n))
     if slots:
         yield f"engine.max_batch {slots}"
@@ -191,6 +191,15 @@ def _changes(plan: Planned) -> Iterator[str]:
         free = replace(plan, cards=tuple(replace(card, limit=None) for card in plan.cards))
         if _fits(free, demand):
             yield "engine.gpu_split null: the whole of each card"
+
+
+def _left_out(plan: Planned) -> Iterator[str]:
+    """What is loaded beside the model and could stay away."""
+    demand = plan.demand
+    if demand.history and _fits(plan, replace(demand, history=0, drafter=False, draft=None)):
+        yield "engine.speculation none"
+    if demand.vision and _fits(plan, replace(demand, vision=False)):
+        yield "engine.vision false: no pictures in chats"
 
 
 def _fits(plan: Planned, demand: Demand) -> bool:

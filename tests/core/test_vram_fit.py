@@ -140,6 +140,19 @@ def test_speculation_is_counted_and_leaving_it_out_is_advised() -> None:
     assert demand_of(EngineSettings(speculation=Speculation.MTP), 81920).drafter
 
 
+def test_vision_tower_is_counted_where_it_is_loaded_and_leaving_it_out_is_advised() -> None:
+    shape, load = MODELS["9B"]
+    engine = EngineSettings(k_bits=4, v_bits=4, max_batch=4, vision=True)
+    assert demand_of(engine, 8192).vision
+    assert not demand_of(EngineSettings(), 8192).vision
+    plan = planned("9B", (12,), engine)
+    assert refusal(replace(plan, shape=shape, weights=replace(load, vision=GIB))) is None
+    words = refusal(replace(plan, shape=shape, weights=replace(load, vision=6 * GIB)))
+    assert words is not None
+    assert "vision 6,144 MiB (exact)" in words
+    assert "  would fit: engine.vision false: no pictures in chats" in words.splitlines()
+
+
 def test_reserve_is_left_free_beside_the_margin_of_the_split() -> None:
     (card,) = limited((Card("GPU 0", 12 * GIB, 0),), EngineSettings(reserve_gpu_mib=1000))
     assert card.reserve == MARGIN + 1000 * MIB

@@ -18,7 +18,7 @@ from daemon.core.wire import FatalClass
 from daemon.engine.backend import EngineFailed
 from daemon.engine.exl3.faults import DeviceLost, FaultKind, classify
 from daemon.engine.exl3.placing import Placing, check_model, check_offloaded, offload_experts, placing
-from daemon.engine.exl3.runtime import DeviceKind
+from daemon.engine.exl3.runtime import Device, DeviceKind
 from daemon.engine.exl3.sharded import guarded
 from tests.engine.checkpoints import Architecture
 from tests.engine.conftest import ModelPath
@@ -166,3 +166,10 @@ def test_a_guarded_model_is_the_model_in_everything_else() -> None:
     assert getattr(guarded(_Failing(EOFError()), Placing(tensor=True), 0), "loaded_tp")  # noqa: B009 - as above
     model = _Failing(EOFError())
     assert guarded(model, Placing(), 0) is model
+
+
+def test_what_is_not_spread_lies_on_the_first_card_that_is_used() -> None:
+    cuda = Device(DeviceKind.CUDA, 1)
+    assert Placing().first(cuda) == torch.device("cuda:0")
+    assert Placing(use=(0.0, 11.0)).first(cuda) == torch.device("cuda:1")
+    assert Placing().first(Device(DeviceKind.CPU, 1)) == torch.device("cpu")

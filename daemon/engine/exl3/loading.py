@@ -145,7 +145,7 @@ def _load_parts(configure: Configure, device: Device, place: Placing, tokens: in
     with torch.inference_mode():
         drafting.load(settings, None if device.kind is DeviceKind.CUDA else device.torch_device, place, loading)
         if eyes is not None:
-            eyes.load(device=device.torch_device, max_chunk_size=settings.chunk_tokens)
+            eyes.load(device=place.first(device), max_chunk_size=settings.chunk_tokens)
         if device.kind is DeviceKind.CUDA:
             offload_experts(config, settings)
             model.load(

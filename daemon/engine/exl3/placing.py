@@ -7,6 +7,7 @@ in host memory, where a process of the library computes them.
 
 from dataclasses import dataclass
 
+import torch
 from exllamav3 import Config, Model
 
 from daemon.core.errors import ConfigError
@@ -15,7 +16,7 @@ from daemon.core.settings import EngineSettings, TensorBackend
 from daemon.core.vram_values import Layout
 from daemon.core.wire import FatalClass
 from daemon.engine.backend import EngineFailed
-from daemon.engine.exl3.runtime import DeviceKind
+from daemon.engine.exl3.runtime import Device, DeviceKind
 
 _MIB_A_GIB = 1024
 _LEAST_CARDS = 2
@@ -36,6 +37,11 @@ class Placing:
     def use_per_device(self) -> list[float] | None:
         """A fresh list: the library changes what it is given."""
         return None if self.use is None else list(self.use)
+
+    def first(self, device: Device) -> torch.device:
+        """Where lies what is loaded beside the model and not spread: the first card that is used, where there are cards."""
+        used = next((card for card, size in enumerate(self.use or ()) if size), 0)
+        return torch.device("cuda", used) if device.kind is DeviceKind.CUDA else device.torch_device
 
     @property
     def reserve_per_device(self) -> list[float] | None:
