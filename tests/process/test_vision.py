@@ -94,7 +94,8 @@ def test_picture_counts_and_is_found_in_the_cache_by_the_second_turn(client: ope
     messages: list[ChatCompletionMessageParam] = [showing(png(256, 256, seed=5), text=LETTER)]
     answer, first = say(client, messages)
     assert first.prompt_tokens == bare.prompt_tokens + 64 + 2
-    messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "And then?"}]
+    messages.append({"role": "assistant", "content": answer})
+    messages.append({"role": "user", "content": "And then?"})
     _, second = say(client, messages)
     assert cached(first) == 0
     assert cached(second) == (first.prompt_tokens - 1) // PAGE * PAGE > 0
