@@ -9,6 +9,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from daemon.api import chat_completions, completions, messages, models, observing, openapi, responses, tokens
 from daemon.api.auth import Authenticator
+from daemon.api.connection_log import connection_log
 from daemon.api.context import API, Api
 from daemon.api.door import Door
 from daemon.api.doorman import Doorman
@@ -101,5 +102,10 @@ def _past(doorman: Doorman) -> Middleware:
 
 
 def runner(app: web.Application) -> web.AppRunner:
-    """Serves `app` as it must be served: a handler is cancelled when its client hangs up, so that its request is too."""
-    return web.AppRunner(app, handler_cancellation=True, access_log=None)
+    """Serves `app` as it must be served: a handler is cancelled when its client hangs up, so that its request is too. Bodies are
+    left as they come: aiohttp would unpack compressed ones on the loop, also those of clients without a key, and a megabyte that
+    means a gigabyte holds everybody up for seconds.
+    """
+    return web.AppRunner(
+        app, handler_cancellation=True, access_log=None, auto_decompress=False, logger=connection_log("exl3d.http")
+    )

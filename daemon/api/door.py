@@ -1,8 +1,8 @@
 """The door: bytes of a body become a checked struct here, or an error that names the field and what was expected of it.
 
-1. The body is read up to the limit. 2. It is decoded; NaN and infinity, which JSON does not know but Python clients send, are
-refused by the name of their field. 3. `null` fields are dropped. 4. Known parameters that are not honoured are refused, unknown
-ones warned about once. 5. The rest is converted, and range or type errors are worded from the struct itself.
+1. The body is read up to the limit, and not unpacked. 2. It is decoded; NaN and infinity, which JSON does not know but Python
+clients send, are refused by the name of their field. 3. `null` fields are dropped. 4. Known parameters that are not honoured are
+refused, unknown ones warned about once. 5. The rest is converted, and range or type errors are worded from the struct itself.
 Large bodies are decoded in a thread, so that nobody's stream waits for somebody's pasted book.
 """
 
@@ -13,7 +13,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
-from http import HTTPStatus
 from typing import TypeVar, cast
 
 import msgspec
@@ -25,9 +24,12 @@ from daemon.core.errors import BodyTooLarge, InvalidRequest, UnsupportedParamete
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+PATIENCE_SECONDS = 30.0
+"""How long a body may stop in its middle."""
 _INLINE_BYTES = 64 * 1024
 """Bodies up to this size are decoded on the loop: a thread would cost more than the work."""
 _MAX_WARNED = 1024
+_NO_PACKING = frozenset({"", "identity"})
 _SHOWN = 60
 """Most characters of a wrong number that an error repeats."""
 _PATH = re.compile(r" - at `\$(?P<path>.*)`$", re.DOTALL)
@@ -38,9 +40,10 @@ _log = logging.getLogger(__name__)
 class Door:
     """Reads bodies. One a daemon: it remembers which unknown parameters it has warned about."""
 
-    def __init__(self, limit: int, threads: Executor) -> None:
-        """`limit` is the largest body in bytes; `threads` decodes large ones."""
+    def __init__(self, limit: int, threads: Executor, patience: float = PATIENCE_SECONDS) -> None:
+        """`limit` is the largest body in bytes; `threads` decodes large ones; `patience` in seconds between two pieces."""
         self._limit = limit
+        self._patience = patience
         self._threads = threads
         self._warned: set[str] = set()
 
@@ -56,16 +59,27 @@ class Door:
         return body
 
     async def _read(self, request: web.Request) -> bytes:
+        packing = request.headers.get("Content-Encoding", "identity").strip().lower()
+        if packing not in _NO_PACKING:
+            raise InvalidRequest(f"The body is packed (Content-Encoding: {packing[:_SHOWN]}); send it as it is.")
         if (request.content_length or 0) > self._limit:
             raise BodyTooLarge(self._limit)
+        body = bytearray()
         try:
-            return await request.read()
-        except web.HTTPRequestEntityTooLarge as problem:
-            raise BodyTooLarge(self._limit) from problem
-        except web.HTTPException as problem:
-            if problem.status != HTTPStatus.BAD_REQUEST:
-                raise
-            raise InvalidRequest(f"The body could not be read: {problem.reason}") from problem
+            while piece := await self._piece(request):
+                body += piece
+                if len(body) > self._limit:
+                    raise BodyTooLarge(self._limit)
+        except web.RequestPayloadError as problem:
+            raise InvalidRequest("The body could not be read: it does not keep to HTTP.") from problem
+        except TimeoutError as problem:
+            raise InvalidRequest(f"The body did not go on for {self._patience:.0f} s.") from problem
+        return bytes(body)
+
+    async def _piece(self, request: web.Request) -> bytes:
+        """What has come of the body; empty at its end. Where a chunk is broken in its middle, aiohttp says nothing, ever."""
+        async with asyncio.timeout(self._patience):
+            return await request.content.readany()
 
     def _warn(self, name: str, path: str) -> None:
         if name in self._warned or len(self._warned) >= _MAX_WARNED:

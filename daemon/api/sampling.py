@@ -8,6 +8,8 @@ from daemon.core.errors import InvalidRequest
 from daemon.core.ports import ModelCard
 from daemon.core.wire import Dry, Sampler, Xtc
 
+MAX_STOP_CHARACTERS = 8192
+"""Of all stop strings of a request together. A matcher is built of them, character by character, where everybody waits."""
 _MOST_XTC = 0.5
 """Above it at most one token passes the threshold, so that XTC has nothing to drop."""
 _ALL = -1
@@ -59,9 +61,13 @@ def stop_ids_of(body: Generation, card: ModelCard) -> tuple[int, ...]:
 
 
 def stop_strings_of(body: Generation) -> tuple[str, ...]:
-    """Texts that end the answer."""
+    """Texts that end the answer. Raises InvalidRequest where they are too long to be looked for beside everybody's tokens."""
     stop = body.stop or []
-    return tuple(dict.fromkeys([stop] if isinstance(stop, str) else stop))
+    found = tuple(dict.fromkeys([stop] if isinstance(stop, str) else stop))
+    characters = sum(map(len, found))
+    if characters > MAX_STOP_CHARACTERS:
+        raise InvalidRequest(f"`stop` has {characters} characters; the limit is {MAX_STOP_CHARACTERS}.", "stop", "invalid_value")
+    return found
 
 
 def _bias(given: dict[str, float], vocabulary: int) -> dict[int, float]:
