@@ -1,6 +1,7 @@
 """Sockets the daemon listens on. A port that is taken is an error with words, never a reason to take another."""
 
 import errno
+import logging
 import os
 import socket
 import stat
@@ -10,6 +11,7 @@ from daemon.core.errors import ConfigError, Exl3dError
 from daemon.core.operating import SOCKET
 
 _BACKLOG = 1024
+_log = logging.getLogger("exl3d")
 
 
 class AddressTaken(Exl3dError):
@@ -20,7 +22,7 @@ def listen_tcp(host: str, port: int) -> list[socket.socket]:
     """Listen on every address that `host` means. Raises AddressTaken or ConfigError."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as problem:
+    except (OSError, UnicodeError) as problem:  # a label of more than 63 characters is the latter
         raise ConfigError(f"host {host!r} is no address of this machine: {problem}") from problem
     sockets: list[socket.socket] = []
     for family, _, _, _, address in dict.fromkeys(found):
@@ -61,10 +63,18 @@ def _refused(problem: OSError, host: str, port: int) -> Exl3dError:
 
 
 def listen_unix(state_dir: Path) -> socket.socket:
-    """The admin socket, for this user only. Raises AddressTaken if another daemon uses this state directory."""
+    """The admin socket, for this user only. Raises AddressTaken if another daemon uses this state directory, and ConfigError
+    where nothing can be written there.
+    """
     path = state_dir / SOCKET
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _clear(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _clear(path)
+    except OSError as problem:
+        raise ConfigError(
+            f"the state directory cannot be used: {problem.strerror or problem}; set another `state_dir:`, or mend this one",
+            str(state_dir),
+        ) from problem
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
     try:
@@ -95,9 +105,11 @@ def _clear(path: Path) -> None:
         probe.settimeout(1.0)
         try:
             probe.connect(str(path))
-        except OSError:
+        except (ConnectionRefusedError, FileNotFoundError):
             path.unlink(missing_ok=True)
             return
+        except OSError as problem:  # it lives: too busy to answer, or somebody else's
+            _log.debug("asking %s: %s", path, problem)
     raise AddressTaken(
         f"another exl3d is running with the state directory {path.parent.parent}; stop it, or set another `state_dir:`"
     )

@@ -16,6 +16,7 @@ from daemon.core.model import AddedToken, GenerationDefaults, ModelDirectory
 from daemon.core.vram_directory import INDEX, weight_tensors
 from daemon.core.wire import Sampler
 from daemon.disk.model_folder import ModelFolder
+from daemon.host.settings_file import at_home
 
 T = TypeVar("T")
 
@@ -111,9 +112,8 @@ def read_model_directory(path: Path, name: str | None = None, *, weights: bool =
     """Read a directory. `name` is what clients see instead of the directory's name; `weights`: check that they are there
     and whole. Raises ConfigError naming the file and what to do.
     """
-    path = path.expanduser().absolute()
-    if not path.is_dir():
-        raise ConfigError("is no directory; `model:` wants the directory that holds config.json", str(path))
+    path = at_home(str(path), "model")
+    _look_into(path)
     config = _json(path / "config.json", _Config)
     if not config.architectures:
         raise ConfigError("`architectures` is missing, so nothing can tell what kind of model this is", str(path / "config.json"))
@@ -149,6 +149,16 @@ def read_model_directory(path: Path, name: str | None = None, *, weights: bool =
 # --- reading files ---
 
 
+def _look_into(path: Path) -> None:
+    """Raise ConfigError unless this is a directory whose files we may see."""
+    try:
+        next(path.iterdir(), None)
+    except (FileNotFoundError, NotADirectoryError, ValueError) as problem:  # the last for a name with a zero byte in it
+        raise ConfigError("is no directory; `model:` wants the directory that holds config.json", str(path)) from problem
+    except OSError as problem:
+        raise ConfigError(f"cannot be read: {problem.strerror or problem}", str(path)) from problem
+
+
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -163,6 +173,8 @@ def _decode(data: bytes, kind: type[T], path: Path) -> T:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as problem:
         raise ConfigError(f"is not as exl3d expects it: {problem}", str(path)) from problem
+    except RecursionError as problem:
+        raise ConfigError("is nested too deeply; download the file again", str(path)) from problem
     except msgspec.DecodeError as problem:
         raise ConfigError(f"is broken JSON ({problem}); download the file again", str(path)) from problem
 

@@ -5,8 +5,9 @@ Every complaint names the key, and the line where the file has it, or the comman
 
 import difflib
 import ipaddress
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -68,6 +69,8 @@ def read_configuration(given: Path | None, overrides: Sequence[str], environment
     name = "settings" if source is None else str(source)
     tree = _parse(text, name)
     places = _Places(name, _lines(text, name), tuple(_override(tree, override) for override in overrides))
+    for path in _endless(tree, ""):
+        raise ConfigError(f"`{path}`: expected a finite number", places.of(path))
     try:
         settings = msgspec.convert(_spell_nulls(tree, Settings), Settings)
     except msgspec.ValidationError as problem:
@@ -79,12 +82,20 @@ def read_configuration(given: Path | None, overrides: Sequence[str], environment
 def state_directory(settings: Settings, environment: Mapping[str, str]) -> Path:
     """Where what exl3d makes is kept: as configured, else as systemd says, else in the user's home."""
     if settings.state_dir is not None:
-        return Path(settings.state_dir).expanduser().absolute()
+        return at_home(settings.state_dir, "state_dir")
     given = environment.get("STATE_DIRECTORY", "").split(":")[0]
     if given:
         return Path(given)
     state = environment.get("XDG_STATE_HOME")
     return (Path(state) if state else Path(environment.get("HOME") or "/") / ".local" / "state") / "exl3d"
+
+
+def at_home(written: str, setting: str) -> Path:
+    """The absolute path that a setting means; `~` is a home. Raises ConfigError for the home of somebody who is not there."""
+    try:
+        return Path(written).expanduser().absolute()
+    except RuntimeError as problem:
+        raise ConfigError(f"`{setting}` is {written}, and nobody on this machine has such a home") from problem
 
 
 def _read(path: Path) -> str:
@@ -97,6 +108,8 @@ def _read(path: Path) -> str:
 def _parse(text: str, name: str) -> dict[str, object]:
     try:
         tree: object = yaml.safe_load(text)
+    except RecursionError as problem:
+        raise ConfigError("is nested too deeply", name) from problem
     except yaml.YAMLError as problem:
         raise ConfigError(f"is no YAML: {problem}", name) from problem
     if tree is None:
@@ -110,8 +123,11 @@ def _lines(text: str, name: str) -> dict[str, int]:
     """Line of each key, by its path as in `engine.k_bits` or `keys[0].name`."""
     lines: dict[str, int] = {}
     root = yaml.compose(text, Loader=yaml.SafeLoader)
-    if root is not None:
-        _collect(root, "", lines, name)
+    try:
+        if root is not None:
+            _collect(root, "", lines, name)
+    except RecursionError as problem:  # an anchor inside itself
+        raise ConfigError("is nested too deeply", name) from problem
     return lines
 
 
@@ -151,14 +167,30 @@ def _override(tree: dict[str, object], override: str) -> str:
     return path.strip()
 
 
+def _endless(value: object, path: str) -> Iterator[str]:
+    """Where infinity stands: the schema would take it for a number of seconds, and no timer can."""
+    if isinstance(value, float) and math.isinf(value):
+        yield path
+    elif isinstance(value, dict):
+        for name, inner in cast("dict[object, object]", value).items():
+            yield from _endless(inner, f"{path}.{name}" if path else f"{name}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(cast("list[object]", value)):
+            yield from _endless(inner, f"{path}[{index}]")
+
+
 def _spell_nulls(tree: dict[str, object], kind: type[msgspec.Struct]) -> dict[str, object]:
-    """YAML reads a bare `null` as nothing; where a setting has a choice of that name (the null backend), it is meant."""
+    """YAML reads a bare `null` as nothing. Where a setting has a choice of that name (the null backend), it is meant; a section
+    of which nothing but its name is left is one at its defaults.
+    """
     for field in msgspec.structs.fields(kind):
         value = tree.get(field.name, msgspec.UNSET)
         inner = cast("object", field.type)
         inner = getattr(inner, "__origin__", inner)
         if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
             _spell_nulls(cast("dict[str, object]", value), inner)
+        elif value is None and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            del tree[field.name]
         elif value is None and isinstance(inner, type) and issubclass(inner, Enum) and "null" in {item.value for item in inner}:
             tree[field.name] = "null"
     return tree

@@ -25,7 +25,7 @@ def test_every_address_of_a_name_shares_the_port() -> None:
     assert len(ports) == 1
 
 
-@pytest.mark.parametrize("host", ["no.such.host.invalid", "203.0.113.7"])
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "203.0.113.7", "a" * 64 + ".example"])
 def test_address_of_another_machine_is_a_configuration_error(host: str) -> None:
     with pytest.raises(ConfigError):
         listen_tcp(host, 0)
@@ -42,6 +42,25 @@ def test_admin_socket_is_for_its_user_only(tmp_path: Path) -> None:
 def test_second_daemon_on_one_state_directory_is_refused(tmp_path: Path) -> None:
     with listen_unix(tmp_path), pytest.raises(AddressTaken, match="another exl3d"):
         listen_unix(tmp_path)
+
+
+def test_state_directory_that_cannot_be_made_is_a_configuration_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"file/state: the state directory cannot be used: Not a directory; set another"):
+        listen_unix(tmp_path / "file" / "state")
+
+
+def test_socket_of_a_daemon_too_busy_to_answer_is_left_alone(tmp_path: Path) -> None:
+    """One that is stopped, with its queue of connections full."""
+    path = tmp_path / "run" / "exl3d.sock"
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as first:
+        busy.bind(str(path))
+        busy.listen(0)
+        first.connect(str(path))
+        with pytest.raises(AddressTaken, match="another exl3d"):
+            listen_unix(tmp_path)
+    assert path.exists()
 
 
 def test_socket_of_a_dead_daemon_is_replaced(tmp_path: Path) -> None:

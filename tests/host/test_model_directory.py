@@ -1,6 +1,7 @@
 """Model directories: what they say in several dialects, and what is wrong with a damaged one."""
 
 import json
+import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -164,6 +165,7 @@ def test_weights_in_several_files_are_checked_by_the_index(tmp_path: Path) -> No
         ({"weights": struct.pack("<Q", 2**60) + b"{}"}, ["model.safetensors", "no safetensors file"]),
         ({"tokenizer_config.json": b"not json"}, ["tokenizer_config.json"]),
         ({"generation_config.json": b"[]"}, ["generation_config.json"]),
+        ({"tokenizer_config.json": b'{"x":' * 5000 + b"1" + b"}" * 5000}, ["tokenizer_config.json", "nested too deeply"]),
     ],
 )
 def test_damage_is_named_by_its_file(tmp_path: Path, files: dict[str, object], words: list[str]) -> None:
@@ -178,5 +180,22 @@ def test_missing_weights_are_no_matter_to_a_backend_without(tmp_path: Path) -> N
 
 
 def test_path_that_is_no_directory_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no directory"):
-        model(tmp_path / "absent")
+    for path in (tmp_path / "absent", tmp_path / "zero\0byte"):
+        with pytest.raises(ConfigError, match="no directory"):
+            model(path)
+
+
+def test_home_of_nobody_is_an_error_with_words() -> None:
+    with pytest.raises(ConfigError, match="`model` is ~nobody-of-this-name/m"):
+        model(Path("~nobody-of-this-name/m"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_directory_that_may_not_be_read_is_an_error_with_words(tmp_path: Path) -> None:
+    path = write(tmp_path / "m")
+    tmp_path.chmod(0)
+    try:
+        with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
+            model(path)
+    finally:
+        tmp_path.chmod(0o700)

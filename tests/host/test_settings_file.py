@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from daemon.core.errors import ConfigError
-from daemon.core.settings import BackendKind
+from daemon.core.settings import BackendKind, Settings
 from daemon.host.settings_file import find_file, is_loopback, read_configuration, state_directory
 
 KEY = "keys:\n- name: ann\n  hash: scrypt$a$b\n"
@@ -38,6 +38,10 @@ def test_three_lines_are_enough(tmp_path: Path) -> None:
         ("port: 1\nengine:\n  k_bits: 99\n", ["line 3", "`engine.k_bits`", "<= 16"]),
         ("engine:\n  kbits: 4\n", ["line 2", "`engine.kbits`", "did you mean `k_bits`"]),
         ("port: eighty\n", ["line 1", "`port`", "int"]),
+        ("server:\n  resume_timeout: .inf\n", ["line 2", "`server.resume_timeout`", "finite"]),
+        ("sharing:\n  background: [{streamed: -.inf}]\n", ["line 2", "`sharing.background[0].streamed`", "finite"]),
+        ("model: " + "[" * 3000 + "]" * 3000, ["nested too deeply"]),
+        ("model: &a [*a]\n", ["nested too deeply"]),
         ("keys:\n- name: ann\n", ["line 2", "`keys[0]`", "hash"]),
         ("port: 1\n\nport: 2\n", ["`port`", "line 1", "line 3"]),
         ("port: [\n", ["YAML"]),
@@ -57,6 +61,18 @@ def test_mistake_is_named_with_its_place(tmp_path: Path, text: str, words: list[
 )
 def test_sound_file_is_taken(tmp_path: Path, text: str) -> None:
     assert read(tmp_path, text) is None
+
+
+def test_home_of_nobody_is_named(tmp_path: Path) -> None:
+    problem = read(tmp_path, "state_dir: ~nobody-of-this-name/x\n")
+    assert str(problem) == "`state_dir` is ~nobody-of-this-name/x, and nobody on this machine has such a home"
+
+
+def test_section_of_which_only_the_name_is_left_is_at_its_defaults(tmp_path: Path) -> None:
+    """What remains where somebody takes the `#` from a section's name alone."""
+    path = tmp_path / "config.yaml"
+    path.write_text("port: 1\nengine:\n#  k_bits: 4\nserver:\n")
+    assert read_configuration(path, (), {}).settings == Settings(port=1)
 
 
 def test_overrides_win_and_make_sections(tmp_path: Path) -> None:
