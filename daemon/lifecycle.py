@@ -15,7 +15,8 @@ from daemon.composition import Origin, assemble, serve
 from daemon.core.errors import ConfigError, Exl3dError, ShuttingDown
 from daemon.core.exit_codes import ExitCode
 from daemon.core.operating import Reloaded
-from daemon.core.supervision_values import Failed, FailedKind, Starting
+from daemon.core.supervision import a_person_must_act
+from daemon.core.supervision_values import Failed, Starting
 from daemon.host.listening import listen_tcp, listen_unix, remove_unix
 from daemon.host.notify import Systemd, notifier_for, watchdog_seconds
 from daemon.host.supervisor import View, name_of
@@ -152,31 +153,24 @@ class Daemon:
     async def _listening(self) -> AsyncGenerator[str]:
         """The HTTP port and the admin socket; gives the URL. Bound before an engine starts, so that a busy port costs nothing."""
         settings, state_dir = self._settings, self._origin.configuration.state_dir
-        admin = listen_unix(state_dir)
-        try:
+        async with contextlib.AsyncExitStack() as closing:
+            admin = closing.enter_context(listen_unix(state_dir))
+            closing.callback(remove_unix, state_dir)
             listeners = listen_tcp(settings.host, settings.port)
-        except BaseException:
-            admin.close()
-            raise
-        fronts = serve(self._parts, self._origin, self._stopping)
-        if fronts.problem is not None:
-            _log.warning("no chat can be served, completions only: %s", fronts.problem)
-        runners = (fronts.people, fronts.admin)
-        for each in runners:
-            await each.setup()
-        for listener in listeners:
-            await web.SockSite(fronts.people, listener).start()
-        await web.SockSite(fronts.admin, admin).start()
-        port: int = listeners[0].getsockname()[1]
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        try:
+            for listener in listeners:
+                closing.enter_context(listener)
+            fronts = serve(self._parts, self._origin, self._stopping)
+            if fronts.problem is not None:
+                _log.warning("no chat can be served, completions only: %s", fronts.problem)
+            for each in (fronts.admin, fronts.people):
+                await each.setup()
+                closing.push_async_callback(_part, each)
+            for listener in listeners:
+                await web.SockSite(fronts.people, listener).start()
+            await web.SockSite(fronts.admin, admin).start()
+            port: int = listeners[0].getsockname()[1]
+            host = f"[{settings.host}]" if ":" in settings.host else settings.host
             yield f"http://{host}:{port}"
-        finally:
-            for each in runners:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(GOODBYE_SECONDS):
-                        await each.cleanup()
-            remove_unix(state_dir)
 
     def _stopping(self) -> bool:
         return self._signals > 0
@@ -194,6 +188,7 @@ class Daemon:
         task = asyncio.create_task(self._parts.reloader.reload(), name="reload")
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
+        task.add_done_callback(_tell_failure)
 
     def _on_change(self, engine: str, view: View) -> None:
         self._news.set()
@@ -227,6 +222,15 @@ def has_terminal() -> bool:
     return True
 
 
+async def _part(runner: web.AppRunner) -> None:
+    """End what is served. Handlers that cannot write their last words in time end without."""
+    try:
+        async with asyncio.timeout(GOODBYE_SECONDS):
+            await runner.cleanup()
+    except TimeoutError:
+        _log.warning("some connections did not end within %.0f s and are cut off", GOODBYE_SECONDS)
+
+
 def _helper(work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
     """Work beside serving. A bug in it must be seen and must not end anybody's stream."""
     task = asyncio.create_task(work, name=name)
@@ -234,7 +238,7 @@ def _helper(work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
     return task
 
 
-def _tell_failure(task: asyncio.Task[None]) -> None:
+def _tell_failure(task: asyncio.Task[None] | asyncio.Task[Reloaded]) -> None:
     if not task.cancelled() and (problem := task.exception()) is not None:
         _log.error("%s: ended by an error and is not done any more", task.get_name(), exc_info=problem)
 
@@ -242,9 +246,6 @@ def _tell_failure(task: asyncio.Task[None]) -> None:
 def _never_ready(modes: list[Failed]) -> Exl3dError:
     """Why the daemon ends. Only deaths that came too often may be better at another start; for all else a person must act."""
     for mode in modes:
-        match mode.kind:
-            case FailedKind.CONFIG | FailedKind.MEMORY | FailedKind.DEVICE:
-                return ConfigError(mode.why)
-            case FailedKind.BUDGET:
-                pass
+        if a_person_must_act(mode.kind):
+            return ConfigError(mode.why)
     return NeverReady(modes[0].why)

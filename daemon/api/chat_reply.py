@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import msgspec
 
 from daemon.api.logprobs import ChatLogprob, ChatLogprobs, chat_logprobs
-from daemon.api.reply_facts import ReplyFacts, StreamStyle, stop_reason
+from daemon.api.reply_facts import ReplyFacts, StreamStyle, Wrapping, stop_reason
 from daemon.api.speech import Parser
 from daemon.api.sse import comment
-from daemon.api.usage import Timings, UsageBody, usage_body
+from daemon.api.usage import Timings, UsageBody
 from daemon.api.watch import Watch
 from daemon.chat.parsing import (
     CallArguments,
@@ -139,13 +139,12 @@ class ChatVoice:
         self.finish_reason = ""
         self._facts = facts
         self._parser = parser
-        self._style = style
         self._waiting: list[ChatLogprob] | None = [] if logprobs else None
-        head = {"id": facts.id, "object": CHUNK_OBJECT, "created": facts.created, "model": facts.model}
-        self._head = b"data: " + _encode(head)[:-1] + b',"choices":[{"index":%d,"delta":' % index
+        self._wrapping = Wrapping(facts, CHUNK_OBJECT, index, watch, style)
+        self._head = self._wrapping.head + b'"delta":'
         self._plain_tail = b',"logprobs":null,"finish_reason":null}]'
-        self._close = b',"usage":null}\n\n' if style.include_usage else b"}\n\n"
-        self._plain_end = None if logprobs or style.continuous_usage else b"}" + self._plain_tail + self._close
+        close = self._wrapping.constant
+        self._plain_end = None if logprobs or close is None else b"}" + self._plain_tail + close
         """All behind a text, where nothing in it changes."""
         self._content = self._head + b'{"content":'
         self._thought = self._head + b'{"reasoning_content":'
@@ -202,17 +201,12 @@ class ChatVoice:
         return b"".join(parts)
 
     def _chunk(self, delta: bytes) -> bytes:
-        tail = self._plain_tail if not self._waiting or delta.startswith(b'{"role"') else self._logprobs_tail(self._waiting, None)
-        return self._head + delta + tail + self._end_of_chunk()
+        tail = self._plain_tail if not self._waiting or delta.startswith(b'{"role"') else self._logprobs_tail(self._waiting)
+        return self._head + delta + tail + self._wrapping.close()
 
-    def _logprobs_tail(self, waiting: list[ChatLogprob], finish_reason: str | None) -> bytes:
+    def _logprobs_tail(self, waiting: list[ChatLogprob]) -> bytes:
         self._waiting = []
-        return b',"logprobs":' + _encode(ChatLogprobs(waiting)) + b',"finish_reason":' + _encode(finish_reason) + b"}]"
-
-    def _end_of_chunk(self) -> bytes:
-        if not self._style.continuous_usage:
-            return self._close
-        return b',"usage":' + _encode(usage_body(self.watch.so_far())) + b"}\n\n"
+        return b',"logprobs":' + _encode(ChatLogprobs(waiting)) + b',"finish_reason":null}]'
 
     def _end(self, ended: Ended) -> bytes:
         final = self._parser.finish(ended.ending)
@@ -220,10 +214,4 @@ class ChatVoice:
         rest = self._chunks(final.deltas)
         opening = b"" if self._opened else self._chunk(b'{"role":"assistant","content":""}')
         logprobs = ChatLogprobs(self._waiting) if self._waiting else None
-        tail: dict[str, object] = {"logprobs": logprobs, "finish_reason": self.finish_reason}
-        stop = stop_reason(ended, self._facts.eos)
-        if stop is not None:
-            tail["stop_reason"] = stop
-        if ended.detail is not None:
-            tail["stop_detail"] = ended.detail
-        return rest + opening + self._head + b"{}," + _encode(tail)[1:] + b"]" + self._end_of_chunk()
+        return rest + opening + self._head + b"{}" + self._wrapping.last(ended, self.finish_reason, logprobs)

@@ -3,9 +3,9 @@
 import msgspec
 
 from daemon.api.logprobs import TextLogprobs, text_logprobs
-from daemon.api.reply_facts import ReplyFacts, StreamStyle, stop_reason
+from daemon.api.reply_facts import ReplyFacts, StreamStyle, Wrapping, stop_reason
 from daemon.api.sse import comment
-from daemon.api.usage import Timings, UsageBody, usage_body
+from daemon.api.usage import Timings, UsageBody
 from daemon.api.watch import Watch
 from daemon.core.events import Broken, Ended, Opened, Paused, Piece, StreamEvent
 
@@ -87,13 +87,12 @@ class TextVoice:
         self.watch = watch
         self.finish_reason = ""
         self._facts = facts
-        self._style = style
         self._echo = echo
         self._offset = len(echo)
-        head = {"id": facts.id, "object": OBJECT, "created": facts.created, "model": facts.model}
-        self._head = b"data: " + _encode(head)[:-1] + b',"choices":[{"index":%d,"text":' % index
-        self._close = b',"usage":null}\n\n' if style.include_usage else b"}\n\n"
-        self._plain_end = None if style.continuous_usage else b',"logprobs":null,"finish_reason":null}]' + self._close
+        self._wrapping = Wrapping(facts, OBJECT, index, watch, style)
+        self._head = self._wrapping.head + b'"text":'
+        close = self._wrapping.constant
+        self._plain_end = None if close is None else b',"logprobs":null,"finish_reason":null}]' + close
         """All behind a text without logprobs, where nothing in it changes."""
 
     def take(self, event: StreamEvent) -> bytes:
@@ -119,24 +118,13 @@ class TextVoice:
             return self._head + _encode(piece.text) + self._plain_end
         text = _encode(self._echo + piece.text)
         self._echo = ""
-        return self._head + text + b',"logprobs":' + logprobs + b',"finish_reason":null}]' + self._end_of_chunk()
+        return self._head + text + b',"logprobs":' + logprobs + b',"finish_reason":null}]' + self._wrapping.close()
 
     def _end(self, ended: Ended) -> bytes:
         self.finish_reason = ended.ending.value
-        tail: dict[str, object] = {"logprobs": None, "finish_reason": self.finish_reason}
-        stop = stop_reason(ended, self._facts.eos)
-        if stop is not None:
-            tail["stop_reason"] = stop
-        if ended.detail is not None:
-            tail["stop_detail"] = ended.detail
         text = _encode(self._echo)
         self._echo = ""
-        return self._head + text + b"," + _encode(tail)[1:] + b"]" + self._end_of_chunk()
-
-    def _end_of_chunk(self) -> bytes:
-        if not self._style.continuous_usage:
-            return self._close
-        return b',"usage":' + _encode(usage_body(self.watch.so_far())) + b"}\n\n"
+        return self._head + text + self._wrapping.last(ended, self.finish_reason, None)
 
 
 def _joined(one: TextLogprobs, other: TextLogprobs) -> TextLogprobs:

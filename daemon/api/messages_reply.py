@@ -20,7 +20,7 @@ from daemon.api.messages_schemas import (
     ThinkingOut,
     ToolUseOut,
 )
-from daemon.api.sections import Begun, More, Over, Section, SectionEvent, SectionKind, Sections
+from daemon.api.sections import Begun, More, Over, Section, SectionEvent, SectionKind, Telling
 from daemon.api.speech import Parser
 from daemon.api.sse import comment
 from daemon.api.watch import Watch
@@ -55,54 +55,29 @@ class _Ending:
     detail: str | None
 
 
-class _Teller:
-    """What both ways of answering have in common: from events to sections, and how it ended."""
-
-    def __init__(self, facts: MessageFacts, watch: Watch, parser: Parser) -> None:
-        self.watch = watch
-        self.finish_reason = ""
-        self.facts = facts
-        self._parser = parser
-        self._sections = Sections()
-
-    def piece(self, piece: Piece) -> list[SectionEvent]:
-        """The sections of more text."""
-        if not piece.text:
-            return []
-        deltas = self._parser.feed(piece.text)
-        self.watch.count_reasoning(deltas, len(piece.ids))
-        return self._sections.feed(deltas)
-
-    def end(self, ended: Ended) -> tuple[list[SectionEvent], _Ending]:
-        """The last sections, and the ending."""
-        final = self._parser.finish(ended.ending)
-        self.finish_reason = final.finish_reason.value
-        cut = final.finish_reason is FinishReason.LENGTH
-        sections = self._sections.feed(final.deltas) + self._sections.finish(cut=cut)
-        return sections, _ending(ended, final, clamped=self.facts.clamped)
-
-
 class MessageDraft:
     """Folds an answer into one message."""
 
     def __init__(self, facts: MessageFacts, watch: Watch, parser: Parser) -> None:
         self.watch = watch
-        self._teller = _Teller(facts, watch, parser)
+        self._facts = facts
+        self._telling = Telling(watch, parser)
         self._blocks: list[OutputBlock] = []
         self._ending: _Ending | None = None
 
     @property
     def finish_reason(self) -> str:
         """Why it ended, in the words of the metrics; empty before."""
-        return self._teller.finish_reason
+        return self._telling.finish_reason
 
     def take(self, event: StreamEvent) -> bytes:
         """Keep what the event brings."""
         match event:
             case Piece():
-                self._keep(self._teller.piece(event))
+                self._keep(self._telling.piece(event))
             case Ended():
-                sections, self._ending = self._teller.end(event)
+                sections, final = self._telling.end(event)
+                self._ending = _ending(event, final, clamped=self._facts.clamped)
                 self._keep(sections)
             case Opened() | Paused() | Broken():
                 pass
@@ -114,8 +89,8 @@ class MessageDraft:
         if ending is None:
             raise InvariantBroken("a message was asked for before its end")
         return MessageOut(
-            id=self._teller.facts.id,
-            model=self._teller.facts.model,
+            id=self._facts.id,
+            model=self._facts.model,
             content=self._blocks,
             usage=usage_of(self.watch),
             stop_reason=ending.stop_reason,
@@ -128,7 +103,7 @@ class MessageDraft:
             match event:
                 case Over(section, text, complete):
                     if complete or section.kind is not SectionKind.CALL:
-                        self._blocks.append(_block(section, text, shown=self._teller.facts.shows_thoughts))
+                        self._blocks.append(_block(section, text, shown=self._facts.shows_thoughts))
                 case Begun() | More():
                     pass
 
@@ -138,21 +113,23 @@ class MessageVoice:
 
     def __init__(self, facts: MessageFacts, watch: Watch, parser: Parser) -> None:
         self.watch = watch
-        self._teller = _Teller(facts, watch, parser)
+        self._facts = facts
+        self._telling = Telling(watch, parser)
         self._started = False
 
     @property
     def finish_reason(self) -> str:
         """Why it ended, in the words of the metrics; empty before."""
-        return self._teller.finish_reason
+        return self._telling.finish_reason
 
     def take(self, event: StreamEvent) -> bytes:
         """The events that an event makes."""
         match event:
             case Piece():
-                return self._written(self._teller.piece(event))
+                return self._written(self._telling.piece(event))
             case Ended():
-                sections, ending = self._teller.end(event)
+                sections, final = self._telling.end(event)
+                ending = _ending(event, final, clamped=self._facts.clamped)
                 return self._written(sections) + self._start() + self._last(ending)
             case Paused():
                 return comment(event.why)
@@ -163,8 +140,7 @@ class MessageVoice:
         if self._started:
             return b""
         self._started = True
-        facts = self._teller.facts
-        empty = MessageOut(id=facts.id, model=facts.model, content=[], usage=usage_of(self.watch))
+        empty = MessageOut(id=self._facts.id, model=self._facts.model, content=[], usage=usage_of(self.watch))
         return _event("message_start", {"message": empty}) + PING
 
     def _written(self, events: Sequence[SectionEvent]) -> bytes:
@@ -178,7 +154,7 @@ class MessageVoice:
                 block = _block(section, "", shown=True)
                 return _event("content_block_start", {"index": section.index, "content_block": block})
             case More(section, text):
-                if section.kind is SectionKind.THOUGHT and not self._teller.facts.shows_thoughts:
+                if section.kind is SectionKind.THOUGHT and not self._facts.shows_thoughts:
                     return b""
                 name, field = _DELTAS[section.kind]
                 return _DELTA % (section.index, name, field, _encode(text))

@@ -31,7 +31,7 @@ from daemon.api.responses_schemas import (
     TextFormat,
     TextParam,
 )
-from daemon.api.sections import Begun, More, Over, Section, SectionEvent, SectionKind, Sections
+from daemon.api.sections import Begun, More, Over, Section, SectionEvent, SectionKind, Telling
 from daemon.api.speech import Parser
 from daemon.api.sse import comment
 from daemon.api.watch import Watch
@@ -73,12 +73,15 @@ class ResponseDraft:
 
     def __init__(self, facts: ResponseFacts, watch: Watch, parser: Parser) -> None:
         self.watch = watch
-        self.finish_reason = ""
         self._facts = facts
-        self._parser = parser
-        self._sections = Sections()
+        self._telling = Telling(watch, parser)
         self._output: list[OutputItem] = []
         self._ended: Ended | None = None
+
+    @property
+    def finish_reason(self) -> str:
+        """Why it ended, in the words of the metrics; empty before."""
+        return self._telling.finish_reason
 
     def take(self, event: StreamEvent) -> bytes:
         """Keep what the event brings."""
@@ -89,9 +92,11 @@ class ResponseDraft:
         """Keep what the event brings, and say which sections it made."""
         match event:
             case Piece():
-                return self._keep(self._piece(event))
+                return self._keep(self._telling.piece(event))
             case Ended():
-                return self._keep(self._end(event))
+                self._ended = event
+                sections, _ = self._telling.end(event)
+                return self._keep(sections)
             case Opened() | Paused() | Broken():
                 return []
 
@@ -131,20 +136,6 @@ class ResponseDraft:
             top_p=facts.sampler.top_p,
             user=body.user,
         )
-
-    def _piece(self, piece: Piece) -> list[SectionEvent]:
-        if not piece.text:
-            return []
-        deltas = self._parser.feed(piece.text)
-        self.watch.count_reasoning(deltas, len(piece.ids))
-        return self._sections.feed(deltas)
-
-    def _end(self, ended: Ended) -> list[SectionEvent]:
-        final = self._parser.finish(ended.ending)
-        self._ended = ended
-        self.finish_reason = final.finish_reason.value
-        cut = final.finish_reason is FinishReason.LENGTH
-        return self._sections.feed(final.deltas) + self._sections.finish(cut=cut)
 
     def _keep(self, events: list[SectionEvent]) -> list[SectionEvent]:
         for event in events:

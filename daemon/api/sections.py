@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from daemon.chat.parsing import CallArguments, CallEnd, CallStart, ContentDelta, Delta, ReasoningDelta
+from daemon.api.speech import Parser
+from daemon.api.watch import Watch
+from daemon.chat.parsing import CallArguments, CallEnd, CallStart, ContentDelta, Delta, Final, FinishReason, ReasoningDelta
+from daemon.core.events import Ended, Piece
 
 
 class SectionKind(Enum):
@@ -111,3 +114,29 @@ class Sections:
         events.append(Over(section, "".join(self._texts), whole))
         self._open = None
         self._texts = []
+
+
+class Telling:
+    """One answer on its way from the stream's events to sections. Give pieces in order, then the end once."""
+
+    def __init__(self, watch: Watch, parser: Parser) -> None:
+        self.watch = watch
+        self.finish_reason = ""
+        """Why it ended, in the words of the metrics; empty before."""
+        self._parser = parser
+        self._sections = Sections()
+
+    def piece(self, piece: Piece) -> list[SectionEvent]:
+        """The sections of more text."""
+        if not piece.text:
+            return []
+        deltas = self._parser.feed(piece.text)
+        self.watch.count_reasoning(deltas, len(piece.ids))
+        return self._sections.feed(deltas)
+
+    def end(self, ended: Ended) -> tuple[list[SectionEvent], Final]:
+        """The last sections, and what the parser says at the end."""
+        final = self._parser.finish(ended.ending)
+        self.finish_reason = final.finish_reason.value
+        cut = final.finish_reason is FinishReason.LENGTH
+        return self._sections.feed(final.deltas) + self._sections.finish(cut=cut), final

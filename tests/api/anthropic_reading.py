@@ -4,7 +4,7 @@ import json
 
 from aiohttp import ClientResponse
 
-from tests.api.reading import Json
+from tests.api.reading import Json, named_events
 
 PATH = "/v1/messages"
 DELTAS = {
@@ -17,20 +17,8 @@ HELLO: Json = {"max_tokens": 64, "messages": [{"role": "user", "content": "Hi"}]
 
 
 async def events(response: ClientResponse) -> list[Json]:
-    """The events of a stream, each named as its data is; pings and comments are left out."""
-    assert response.status == 200, await response.text()
-    assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
-    blocks = (await response.text()).split("\n\n")
-    assert blocks.pop() == ""
-    found: list[Json] = []
-    for block in blocks:
-        if block.startswith(":"):
-            continue
-        name, data = block.split("\n")
-        event: Json = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        found.append(event)
-    return [event for event in found if event["type"] != "ping"]
+    """The events of a stream; pings are left out."""
+    return [event for event in await named_events(response) if event["type"] != "ping"]
 
 
 def message_of(events: list[Json]) -> Json:

@@ -22,6 +22,23 @@ async def events(response: ClientResponse) -> list[Json]:
     return [json.loads(one) for one in data[:-1]]
 
 
+async def named_events(response: ClientResponse) -> list[Json]:
+    """The events of a stream in which each is named as its data is, without comments."""
+    assert response.status == 200, await response.text()
+    assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+    blocks = (await response.text()).split("\n\n")
+    assert blocks.pop() == ""
+    found: list[Json] = []
+    for block in blocks:
+        if block.startswith(":"):
+            continue
+        name, data = block.split("\n")
+        event: Json = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        found.append(event)
+    return found
+
+
 async def error_of(response: ClientResponse) -> Json:
     """The error in a body, whose shape is checked."""
     body = await response.json()

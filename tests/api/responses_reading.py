@@ -1,10 +1,8 @@
 """Reading what `/v1/responses` sends: events of a stream in their order, and the response they end with."""
 
-import json
-
 from aiohttp import ClientResponse
 
-from tests.api.reading import Json
+from tests.api.reading import Json, named_events
 
 PATH = "/v1/responses"
 HELLO: Json = {"input": "Hi"}
@@ -18,20 +16,9 @@ WHOLE = {
 
 
 async def events(response: ClientResponse) -> list[Json]:
-    """The events of a stream, numbered without a gap and each named as its data is."""
-    assert response.status == 200, await response.text()
-    assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
-    blocks = (await response.text()).split("\n\n")
-    assert blocks.pop() == ""
-    found: list[Json] = []
-    for block in blocks:
-        if block.startswith(":"):
-            continue
-        name, data = block.split("\n")
-        event: Json = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        assert event["sequence_number"] == len(found)
-        found.append(event)
+    """The events of a stream, numbered without a gap."""
+    found = await named_events(response)
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
     assert [event["type"] for event in found[:2]] == ["response.created", "response.in_progress"]
     assert found[-1]["type"] in LAST
     return found
