@@ -117,6 +117,7 @@ def test_busy_port_is_an_error_and_no_engine_is_started(model: Path, tmp_path: P
     assert f"port {port} on 127.0.0.1 is in use" in ended.stderr
     assert "engine" not in ended.stderr
     assert "Traceback" not in ended.stderr
+    assert list((tmp_path / "state" / "run").iterdir()) == [], "whoever asks for a daemon learns at once that there is none"
 
 
 @pytest.mark.parametrize(
