@@ -36,7 +36,7 @@ serve: $(SERVE_STAMP) ## install what is needed, then run the daemon (without a 
 test: $(TEST_STAMP) ## run the tests
 	@$(BIN)/exl3ctl model demo --state-dir "$(EXL3D_TEST_STATE)" >/dev/null \
 		|| echo "make test: the demo model is not there; its tests will be skipped" >&2
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-gpu: $(TEST_STAMP) ## what only an NVIDIA GPU can show, in 10 minutes: one JSON report (docs/GPU.md)
 	$(BIN)/python -m tests.gpu $(GPU_ARGS)

@@ -1,6 +1,7 @@
 """Tiny models for the engine's tests, written once a session."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -14,24 +15,19 @@ from tests.engine.device import BACKEND
 
 runtime.prepare(EngineSettings(backend=BACKEND, threads=1))
 
-from tests.engine.checkpoints import Architecture, write_checkpoint, write_tokenizer  # noqa: E402 - exllamav3 needs the operations first
+from tests.engine.checkpoints import Architecture, write_tokenizer  # noqa: E402 - exllamav3 needs the operations first
 from tests.engine.workbench import Workbench  # noqa: E402 - as above
+from tests.engine.written import Checkpoint, checkpoint, exl3_checkpoint  # noqa: E402 - as above
+
+__all__ = ["checkpoint", "exl3_checkpoint"]
 
 ModelPath = Callable[[Architecture], Path]
 
 
 @pytest.fixture(scope="session")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> ModelPath:
-    """A model directory by architecture."""
-    written: dict[Architecture, Path] = {}
-
-    def path(architecture: Architecture) -> Path:
-        if architecture not in written:
-            directory = tmp_path_factory.mktemp(architecture.name.lower())
-            written[architecture] = write_checkpoint(architecture, directory)
-        return written[architecture]
-
-    return path
+def model_path(checkpoint: Checkpoint) -> ModelPath:
+    """A model directory by architecture, for all who only read it."""
+    return cache(checkpoint)
 
 
 @pytest.fixture

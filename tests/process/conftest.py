@@ -1,9 +1,15 @@
-"""No code of the host may block the event loop: blockbuster turns a blocking call on it into an error."""
+"""No code of the host may block the event loop: blockbuster turns a blocking call on it into an error. And a model for all."""
 
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from blockbuster import blockbuster_ctx
+
+from tests.engine.checkpoints import Architecture
+from tests.engine.written import Checkpoint, checkpoint, exl3_checkpoint
+
+__all__ = ["checkpoint", "exl3_checkpoint"]
 
 
 @pytest.fixture(autouse=True)
@@ -15,3 +21,9 @@ def unblocked_loop() -> Generator[None]:
         for function in ("os.read", "os.write"):
             blocked.functions[function].can_block_in("subprocess.py", "_execute_child")
         yield
+
+
+@pytest.fixture(scope="session")
+def model(checkpoint: Checkpoint) -> Path:
+    """A tiny Llama's directory, for tests that only read it."""
+    return checkpoint(Architecture.LLAMA)

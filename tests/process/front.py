@@ -17,7 +17,7 @@ import msgspec
 
 from daemon.core.ports import Status
 
-DEADLINE = 60.0
+DEADLINE = 120.0
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -108,7 +108,7 @@ def front(model: Path, directory: Path, *settings: str, profile: Mapping[str, ob
     threading.Thread(target=_listen, args=(notify, heard), daemon=True).start()
     with log.open("wb") as out, notify:
         process = subprocess.Popen(
-            command(model, state, port, settings),
+            ["setpriv", "--pdeathsig", "KILL", *command(model, state, port, settings)],  # nothing outlives killed tests
             stderr=out,
             cwd=directory,
             env=environment(NOTIFY_SOCKET=str(directory / "notify"), WATCHDOG_USEC="600000"),

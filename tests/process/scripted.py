@@ -1,6 +1,7 @@
 """A daemon whose model speaks as models of a named family do: the answers are scripted, everything else is real."""
 
 import json
+import shutil
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +9,6 @@ from enum import Enum
 from pathlib import Path
 
 from tests.chat.template_families import source
-from tests.engine.checkpoints import Architecture, write_checkpoint
 from tests.process.front import Front, front
 
 
@@ -86,10 +86,10 @@ class Line:
 
 @contextmanager
 def talking(
-    family: Family, lines: Sequence[Line], directory: Path, *settings: str, pass_seconds: float = 0.0
+    tiny: Path, family: Family, lines: Sequence[Line], directory: Path, *settings: str, pass_seconds: float = 0.0
 ) -> Generator[tuple[Front, str]]:
-    """A running daemon and its model's name. `pass_seconds` is how long each step of the model takes."""
-    model = write_checkpoint(Architecture.LLAMA, directory / family.value)
+    """A running daemon and its model's name: `tiny` with the template of a family. `pass_seconds` is how long each step takes."""
+    model = shutil.copytree(tiny, directory / family.value)
     path = model / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": source(family.value)}))
     profile: dict[str, object] = {"scripts": [{"marker": line.marker, "text": line.text} for line in lines]}

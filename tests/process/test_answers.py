@@ -7,7 +7,8 @@ from typing import cast
 
 import pytest
 
-from tests.engine.checkpoints import MESSAGE_END, Architecture, tiny_tokenizer, write_checkpoint
+from tests.engine.checkpoints import MESSAGE_END, Architecture, tiny_tokenizer
+from tests.engine.written import Checkpoint
 from tests.process.front import Front, front
 
 TEMPLATE = (
@@ -44,9 +45,9 @@ SCRIPTS: list[dict[str, object]] = [
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Generator[Front]:
+def running(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Generator[Front]:
     """A daemon over a thinking model that plays the scripts."""
-    model = write_checkpoint(Architecture.LLAMA, tmp_path_factory.mktemp("thinker"))
+    model = checkpoint(Architecture.LLAMA)
     path = model / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": TEMPLATE}))
     where = tmp_path_factory.mktemp("daemon")

@@ -83,10 +83,10 @@ class Talker:
 
 
 @pytest.fixture(scope="module")
-def talker(tmp_path_factory: pytest.TempPathFactory) -> Generator[Talker]:
+def talker(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Generator[Talker]:
     """One daemon for all tests of this file, with room for four streams. Tokens take long enough to disturb long answers."""
     directory = tmp_path_factory.mktemp("talker")
-    with talking(FAMILY, LINES, directory, "engine.cache_tokens=16384", pass_seconds=0.002) as (running, name):
+    with talking(model, FAMILY, LINES, directory, "engine.cache_tokens=16384", pass_seconds=0.002) as (running, name):
         yield Talker(running, name)
 
 

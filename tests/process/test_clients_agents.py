@@ -17,6 +17,8 @@ from pydantic_ai.models import Model
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
+from tests.engine.checkpoints import Architecture
+from tests.engine.written import Checkpoint
 from tests.process.scripted import Family, Line, talking
 
 ASKED = "How warm is it where Ada lives?"
@@ -60,10 +62,11 @@ class Talker:
 
 
 @pytest.fixture(scope="module", params=[Family.QWEN35, Family.HERMES], ids=lambda family: cast("Family", family).value)
-def talker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Talker]:
+def talker(request: pytest.FixtureRequest, checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Generator[Talker]:
     """A daemon for all tests of this file, one family after the other."""
     family = cast("Family", request.param)
-    with talking(family, lines(family), tmp_path_factory.mktemp(family.value), pass_seconds=0.004) as (running, name):
+    model, directory = checkpoint(Architecture.LLAMA), tmp_path_factory.mktemp(family.value)
+    with talking(model, family, lines(family), directory, pass_seconds=0.004) as (running, name):
         yield Talker(family, f"http://127.0.0.1:{running.port}/v1", name)
 
 

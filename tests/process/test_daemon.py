@@ -12,17 +12,10 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.engine.checkpoints import Architecture, write_checkpoint
 from tests.process.front import DEADLINE, Front, command, environment, free_port, front, wait_until
 from tests.process.house import until
 
 SLOW = {"decode": [{"at": 1, "seconds": 0.01}]}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model directory."""
-    return write_checkpoint(Architecture.LLAMA, tmp_path_factory.mktemp("llama"))
 
 
 @asynccontextmanager

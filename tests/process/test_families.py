@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import openai
@@ -59,12 +60,14 @@ class Message:
 
 
 @pytest.fixture(scope="module", params=OTHERS, ids=lambda family: cast("Family", family).value)
-def talker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Family, openai.OpenAI]]:
+def talker(
+    request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[tuple[Family, openai.OpenAI]]:
     """A client of a daemon, one family after the other."""
     family = cast("Family", request.param)
     directory = tmp_path_factory.mktemp(family.value)
     with (
-        talking(family, lines(family), directory, f"model_name={MODEL}") as (running, _),
+        talking(model, family, lines(family), directory, f"model_name={MODEL}") as (running, _),
         openai.OpenAI(base_url=f"http://127.0.0.1:{running.port}/v1", api_key="none", max_retries=0) as made,
     ):
         yield family, made

@@ -16,7 +16,8 @@ from daemon.core.wire import Configure, Sampler, Started, Suspended
 from daemon.host.detokenizer import Vocabulary
 from daemon.host.model_directory import read_model_directory
 from daemon.host.tokenizer_pool import TokenizerPool
-from tests.engine.checkpoints import Architecture, write_exl3_checkpoint
+from tests.engine.checkpoints import Architecture
+from tests.engine.written import Checkpoint
 from tests.process.front import Front, front
 from tests.process.house import Heard, ask, hear, house, until
 
@@ -28,9 +29,9 @@ NEAR_TIE = 0.3
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(exl3_checkpoint: Checkpoint) -> Path:
     """The checkpoint."""
-    return write_exl3_checkpoint(Architecture.QWEN3_5, tmp_path_factory.mktemp("hybrid"), rate=4)
+    return exl3_checkpoint(Architecture.QWEN3_5)
 
 
 @pytest.fixture(scope="module")

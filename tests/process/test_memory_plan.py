@@ -4,16 +4,8 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
-
-from tests.engine.checkpoints import Architecture, write_checkpoint
 from tests.host.test_gpu_census import tool
 from tests.process.front import DEADLINE, command, environment
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(Architecture.LLAMA, tmp_path_factory.mktemp("llama"))
 
 
 def ended(model: Path, directory: Path, mib: int, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -6,22 +6,14 @@ import signal
 import urllib.request
 from pathlib import Path
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from daemon.api.metric_names import Name
 from daemon.core.stream_view import StreamState
 from ops.admin_socket import fetch_overview, socket_path
-from tests.engine.checkpoints import Architecture, write_checkpoint
 from tests.process.front import Front, front
 from tests.process.house import until
 from tests.process.test_daemon import SLOW, chat, client_of
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model directory."""
-    return write_checkpoint(Architecture.LLAMA, tmp_path_factory.mktemp("llama"))
 
 
 def scrape(running: Front) -> tuple[set[str], dict[str, float]]:

@@ -12,16 +12,9 @@ import pytest
 from daemon.core.people_file import FILE_NAME
 from ops.__main__ import main
 from tests.api.reading import Json
-from tests.engine.checkpoints import Architecture, write_checkpoint
 from tests.process.front import DEADLINE, Front, command, environment, free_port, front, wait_until
 
 BODY = {"prompt": "one two three", "max_tokens": 8, "ignore_eos": True}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model directory."""
-    return write_checkpoint(Architecture.LLAMA, tmp_path_factory.mktemp("llama"))
 
 
 class Tool:

@@ -16,7 +16,6 @@ from daemon.core.settings import BackendKind, EngineSettings
 from daemon.core.wire import Configure, Sampler
 from daemon.host.model_directory import read_model_directory
 from daemon.host.tokenizer_pool import TokenizerPool
-from tests.engine.checkpoints import Architecture, write_checkpoint
 from tests.process.house import Heard, House, ask, hear, house, until
 
 REAL = (sys.executable, "-P", "-m", "daemon.engine")
@@ -24,12 +23,6 @@ PROMPTS = [[10, 11, 12], [20, 21], [30, 31, 32, 33], [40]]
 GREEDY = Sampler(temperature=0.0)
 NEAR_TIE = 0.05
 """Nats between the two best candidates of a random model below which rounding may choose."""
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random Llama."""
-    return write_checkpoint(Architecture.LLAMA, tmp_path_factory.mktemp("llama"))
 
 
 @asynccontextmanager

@@ -12,19 +12,12 @@ import pytest
 from daemon.core.ports import EngineStatus, Status
 from ops.__main__ import main
 from ops.admin_socket import command_restart, socket_path
-from tests.engine.checkpoints import Architecture, write_checkpoint
 from tests.process.front import Front, front, wait_until
 from tests.process.house import until
 from tests.process.test_daemon import SLOW, chat, client_of
 
 TWO = "engine.replicas=2"
 WORDS = ("ash", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple", "oak", "pine", "poplar", "rowan")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model directory."""
-    return write_checkpoint(Architecture.LLAMA, tmp_path_factory.mktemp("llama"))
 
 
 def both_ready(running: Front) -> bool:

@@ -19,7 +19,7 @@ from daemon.core.requests import ValidRequest
 from daemon.core.settings import ServerSettings
 from daemon.core.supervision_values import Starting
 from daemon.core.wire import Constraint, ConstraintKind, OnStop, Reasoning, Sampler, TokenSpan
-from tests.engine.checkpoints import MESSAGE_END, Architecture, write_checkpoint
+from tests.engine.checkpoints import MESSAGE_END
 from tests.process.front import front
 from tests.process.house import Heard, ask, house, until
 from tests.process.resuming import (
@@ -41,12 +41,6 @@ PATTERN = "[a-z]{3}(-[0-9]{4}){12}X"
 END, CLOSE = [20, 21], [19, 20, 21, 22]
 POISON = 5
 """The id of `<tool_call>`, which the profiles below name."""
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model directory."""
-    return write_checkpoint(Architecture.LLAMA, tmp_path_factory.mktemp("llama"))
 
 
 def promises() -> list[ValidRequest]:

@@ -6,13 +6,13 @@ by that; on the hybrid each difference is shown to stand at a near-tie of the tw
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from daemon.core.settings import BackendKind, EngineSettings
 from daemon.core.wire import Sampler, TokenLogprob
-from tests.engine.checkpoints import Architecture, write_checkpoint, write_exl3_checkpoint
+from tests.engine.checkpoints import Architecture
+from tests.engine.written import Checkpoint
 from tests.process.house import Heard, ask
 from tests.process.resuming import Reading, check_kept, check_whole, continuing, kill_at, real_house, whole
 
@@ -44,11 +44,11 @@ def check_near_tie(ids: Sequence[int], other: Sequence[int], logprobs: Sequence[
 
 @pytest.mark.parametrize("architecture", [Architecture.LLAMA, Architecture.QWEN3_5])
 async def test_continuation_is_that_of_a_fresh_request_and_delivered_text_stands(
-    architecture: Architecture, tmp_path: Path
+    architecture: Architecture, checkpoint: Checkpoint, exl3_checkpoint: Checkpoint
 ) -> None:
     """Three streams, one of them longer than a page, killed at about the same time in the middle of their answers."""
     dense = architecture is Architecture.LLAMA
-    model = write_checkpoint(architecture, tmp_path) if dense else write_exl3_checkpoint(architecture, tmp_path, rate=4)
+    model = (checkpoint if dense else exl3_checkpoint)(architecture)
     engine = EngineSettings(backend=BackendKind.CPU, cache_tokens=8192, max_batch=4, threads=1)
     requests = [ask(text(length, seed), COUNT, Sampler(temperature=0.0), logprobs=2) for seed, length in enumerate((20, 60, 300))]
     async with real_house(model, engine) as h:

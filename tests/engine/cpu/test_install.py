@@ -10,7 +10,8 @@ import torch
 
 from daemon.core.errors import ConfigError
 from daemon.engine.cpu import coverage, extension, install
-from tests.engine.checkpoints import Architecture, write_checkpoint
+from tests.engine.checkpoints import Architecture
+from tests.engine.conftest import ModelPath
 
 ROOT = Path(__file__).parents[3]
 
@@ -50,9 +51,9 @@ def test_an_operation_that_is_missing_fails_with_its_name() -> None:
 
 
 @pytest.mark.parametrize("architecture", list(Architecture))
-def test_models_we_serve_miss_nothing(architecture: Architecture, tmp_path: Path) -> None:
+def test_models_we_serve_miss_nothing(architecture: Architecture, model_path: ModelPath) -> None:
     x = importlib.import_module("exllamav3")
-    model = x.Model.from_config(x.Config.from_directory(str(write_checkpoint(architecture, tmp_path / "model"))))
+    model = x.Model.from_config(x.Config.from_directory(str(model_path(architecture))))
     assert coverage.missing_operations(model) == ()
 
 
