@@ -19,8 +19,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from daemon.core.pictures import without_content
 from daemon.core.requests import ValidRequest
-from daemon.core.wire import ImageSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +181,8 @@ def _without(state: Poison, request: int) -> Poison:
 
 def digest_of(request: ValidRequest) -> str:
     """What a request is known by: everything of it that an engine gets to see, hashed. The same for whoever sends it again."""
-    spans = [msgspec.structs.replace(span, data=b"") if isinstance(span, ImageSpan) else span for span in request.spans]
     seen = (
-        spans,
+        without_content(request.spans),
         request.max_tokens,
         request.min_tokens,
         request.sampler,

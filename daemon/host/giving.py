@@ -58,6 +58,7 @@ from daemon.core.admission_values import (
 )
 from daemon.core.admission_views import SharingFigures, figures, guarantee_problem
 from daemon.core.errors import Overloaded
+from daemon.core.pictures import without_content
 from daemon.core.requests import Priority
 from daemon.core.settings import Settings
 from daemon.core.wire import Answer, Cancel, Limits, Pool, Quote, Started, Steer, Step, Waiting
@@ -341,7 +342,9 @@ class Giving:
         number = next(self._quote_ids)
         self._quotes[number] = asked
         submit = entry.transcript.submit(entry.link_id, entry.attempt)
-        self._engines[asked.engine].sink.send(Quote(number, submit.spans, min(submit.max_left, self._policy.reserve)))
+        self._engines[asked.engine].sink.send(
+            Quote(number, without_content(submit.spans), min(submit.max_left, self._policy.reserve))
+        )
 
     def _answered(self, engine: int, answer: Answer) -> None:
         if isinstance(answer, QuotedAnswer):

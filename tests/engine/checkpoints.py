@@ -227,6 +227,12 @@ def write_mtp_checkpoint(directory: Path, *, seed: int = 0) -> Path:
         **sizes,
     }
     (directory / "preprocessor_config.json").write_text(json.dumps(images, indent=1), encoding="utf-8")
+    _add_mtp_head(directory)
+    return directory
+
+
+def _add_mtp_head(directory: Path) -> None:
+    """Give a tiny hybrid the weights of a head for multi-token prediction."""
     path = directory / "model.safetensors"
     weights = load_file(path)
     last = "model.language_model.layers.3."
@@ -236,7 +242,6 @@ def write_mtp_checkpoint(directory: Path, *, seed: int = 0) -> Path:
         head[f"{name}.weight"] = torch.zeros(width, dtype=torch.bfloat16)
     head["mtp.fc.weight"] = torch.cat([torch.eye(width), torch.eye(width)], dim=1).to(torch.bfloat16) / 2
     save_file(weights | head, path, metadata={"format": "pt"})
-    return directory
 
 
 PICTURE_START, PICTURE_PAD, PICTURE_END = 511, 510, 509
@@ -245,9 +250,9 @@ PICTURE_SIDE = 32
 """Pixels of the square that becomes one token there."""
 
 
-def write_vision_checkpoint(directory: Path, *, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Path:
+def write_vision_checkpoint(directory: Path, *, seed: int = 0, mtp: bool = False) -> Path:
     """A tiny Qwen3.5 with a vision tower, both with random weights, as the multimodal uploads are: a picture takes 4 to 64
-    tokens, and places are counted in three dimensions (`mrope`).
+    tokens, and places are counted in three dimensions (`mrope`). `mtp`: with a head for multi-token prediction.
     """
     import transformers  # noqa: PLC0415 - as above
 
@@ -291,11 +296,11 @@ def write_vision_checkpoint(directory: Path, *, seed: int = 0, dtype: torch.dtyp
         torch.default_generator.manual_seed(seed)
         model = getattr(transformers, "Qwen3_5ForConditionalGeneration")(config).eval()  # noqa: B009 - as above
         _stir(model)
-    model.to(dtype).save_pretrained(directory)
+    model.to(torch.bfloat16).save_pretrained(directory)
     write_tokenizer(directory)
     path = directory / "config.json"
     written = json.loads(path.read_text(encoding="utf-8"))
-    written["text_config"] = text | written["text_config"]
+    written["text_config"] = text | written["text_config"] | {"mtp_num_hidden_layers": int(mtp)}
     written["vision_config"] = vision | written["vision_config"]
     path.write_text(json.dumps({**whole, **written, "vocab_size": VOCABULARY, "eos_token_id": MESSAGE_END}, indent=1), "utf-8")
     images = {
@@ -307,6 +312,8 @@ def write_vision_checkpoint(directory: Path, *, seed: int = 0, dtype: torch.dtyp
         **sizes,
     }
     (directory / "preprocessor_config.json").write_text(json.dumps(images, indent=1), encoding="utf-8")
+    if mtp:
+        _add_mtp_head(directory)
     return directory
 
 

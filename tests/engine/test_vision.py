@@ -300,10 +300,14 @@ def test_prefill_of_a_picture_is_reported_in_tokens_of_the_whole_prompt(bench: W
     assert told[-1].done == told[-1].total == 300 + 64 + 2 - 1
 
 
-def test_drafts_do_not_change_what_is_said_about_a_picture(model: Path, bench: Workbench, shown: Shown) -> None:
-    """N-grams look at low halves of ids only; none of a picture's is taken for text."""
-    request = shown.ask(1, 40, text(12), png(128, 128), text(12), png(128, 128), text(12))
-    drafting = Workbench(model, msgspec.structs.replace(SETTINGS, speculation=Speculation.NGRAM))
+@pytest.mark.parametrize("speculation", [Speculation.NGRAM, Speculation.MTP])
+def test_drafts_do_not_change_what_is_said_about_pictures(
+    speculation: Speculation, bench: Workbench, shown: Shown, tmp_path: Path
+) -> None:
+    """N-grams look at low halves of ids only, and none of a picture's is taken for text; the head is shown the pictures too."""
+    request = shown.ask(1, 40, text(12), png(128, 128), text(12), png(128, 128), text(12), png(160, 96, seed=2))
+    seeing = write_vision_checkpoint(tmp_path / "drafting", mtp=speculation is Speculation.MTP)
+    drafting = Workbench(seeing, msgspec.structs.replace(SETTINGS, speculation=speculation))
     plain = bench.run(request)[1]
     bench.assert_same(ids_of(request.spans), plain, drafting.run(request)[1])
 

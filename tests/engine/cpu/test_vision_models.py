@@ -121,7 +121,7 @@ def test_tower_sees_what_transformers_sees(checkpoint: Path) -> None:
         wanted, found = reference.rows(picture), seeing.look(picture).embeddings.float()
         assert found.shape == wanted.shape
         error = float((found - wanted).square().sum().sqrt() / wanted.square().sum().sqrt())
-        assert error < 0.01, (size, error)
+        assert error < 2e-3, (size, error)
 
 
 def test_logits_around_two_pictures_are_nearer_to_fp32_than_transformers_in_bf16(checkpoint: Path) -> None:
