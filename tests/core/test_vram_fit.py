@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace as replace_setting
 
 from daemon.core.errors import ConfigError
 from daemon.core.settings import EngineSettings, Speculation
@@ -11,7 +12,8 @@ from daemon.core.vram_fit import Beside, Planned, demand_of, draft_of, limited, 
 from daemon.core.vram_learned import ASSUMED_OVERHEAD
 from daemon.core.vram_model import Precision, describe, state_bytes
 from daemon.core.vram_values import MARGIN, Card, Layout
-from tests.core.vram_models import ORNITH_9B, QWEN3_5_27B, weights
+from daemon.core.vram_weights import weigh
+from tests.core.vram_models import MOE, ORNITH_9B, QWEN3_5_27B, expert_tensors, weights
 
 GIB, MIB = 1 << 30, 1 << 20
 MODELS = {
@@ -151,6 +153,31 @@ def test_vision_tower_is_counted_where_it_is_loaded_and_leaving_it_out_is_advise
     assert words is not None
     assert "vision 6,144 MiB (exact)" in words
     assert "  would fit: engine.vision false: no pictures in chats" in words.splitlines()
+
+
+def test_reserve_of_each_card_fixes_which_is_which() -> None:
+    """Two cards of different sizes fit one way round only, and the numbers say which."""
+    engine = EngineSettings(k_bits=4, v_bits=4, cache_tokens=262144, max_batch=4, reserve_gpu_mib=[0, 4096])
+    small_first = planned("9B", (5.5, 12.0), engine)
+    assert [card.reserve for card in small_first.cards] == [MARGIN, MARGIN + 4096 * MIB]
+    assert refusal(small_first) is None
+    large_first = planned("9B", (12.0, 5.5), replace_setting(engine, reserve_gpu_mib=[0, 5000]))
+    assert refusal(large_first) is None
+    assert refusal(planned("9B", (5.5, 12.0), replace_setting(engine, reserve_gpu_mib=[5000, 9000]))) is not None
+
+
+def test_experts_in_host_memory_are_advised_where_they_make_it_fit() -> None:
+    shape = describe(MOE)
+    load = weigh(expert_tensors(), len(shape.layers), tied=False)
+    cards = tuple(Card(f"GPU {n}", 12 * GIB, ASSUMED_OVERHEAD) for n in range(2))
+    engine = EngineSettings(max_batch=2, cache_tokens=8192)
+    plan = Planned("MoE", shape, load, limited(cards, engine), demand_of(engine, 8192), Layout.SPLIT, 8192)
+    words = refusal(plan)
+    assert words is not None
+    count = int(next(line for line in words.splitlines() if "engine.moe_cpu_layers " in line).split()[-1])
+    assert refusal(replace(plan, demand=replace(plan.demand, experts_on_cpu=count))) is None
+    assert refusal(replace(plan, demand=replace(plan.demand, experts_on_cpu=count - 1))) is not None
+    assert "moe_cpu_layers" not in (refusal(replace(plan, layout=Layout.TENSOR)) or "moe_cpu_layers")
 
 
 def test_reserve_is_left_free_beside_the_margin_of_the_split() -> None:

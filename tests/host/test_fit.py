@@ -1,19 +1,23 @@
 """The forecast before an engine: what is refused, what is only said, and what cannot be known."""
 
+import dataclasses
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from daemon.core.errors import ConfigError
-from daemon.core.settings import BackendKind, EngineLayout, EngineSettings, Speculation
+from daemon.core.layout import layout_of
+from daemon.core.settings import BackendKind, EngineLayout, EngineSettings, LoraSettings, Speculation
+from daemon.core.vram_host import HostMemory
 from daemon.core.vram_learned import Held, Learned, Load, Machine, learn
 from daemon.core.vram_values import Layout
 from daemon.host import gpu_census
-from daemon.host.fit import check_fit, forecast, weigh_model
+from daemon.host.fit import Weighed, check_fit, check_host, check_possible, forecast, host_memory, weigh_model
 from daemon.host.gpu_census import Census, CountedGpu
-from tests.core.vram_models import ORNITH_9B, tensors, write_model
+from tests.core.vram_models import MOE, ORNITH_9B, expert_tensors, tensor, tensors, write_adapter, write_model
 from tests.host.test_gpu_census import tool
 
 GIB = 1 << 30
@@ -98,6 +102,77 @@ def test_split_over_more_cards_than_there_are_is_refused(model: Path) -> None:
     engine = EngineSettings(backend=BackendKind.CUDA, gpu_split=[6.0, 6.0])
     with pytest.raises(ConfigError, match=r"engine\.gpu_split names 2 GPUs, and 1 can be used"):
         check_fit(weigh_model(model, "9B", engine), engine, 8192, Census((card(12),)), Learned())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"reserve_gpu_mib": [256, 256, 0]}, r"engine\.reserve_gpu_mib has 3 numbers, and 2 GPUs can be used"),
+        ({"reserve_gpu_mib": [11000, 11000]}, r"GPU 0 \(RTX\): 12.0 GiB; 768 MiB of overhead \(assumed\), 11.0 GiB left free"),
+        ({"layout": EngineLayout.TENSOR, "replicas": 2}, r"engine\.layout is tensor, one engine for all GPUs"),
+        ({"layout": EngineLayout.TENSOR, "gpu_split": [12.0, 0.0]}, r"needs two GPUs or more, and engine\.gpu_split uses 1"),
+        ({"layout": EngineLayout.TENSOR, "gpu_split": [3.0, 3.0]}, r"the share of GPU \d \(RTX\) does not fit it"),
+        ({"moe_cpu_layers": 4}, r"moe_cpu_layers is 4, and the model has no experts in any of its 32 layers"),
+    ],
+)
+def test_what_two_cards_cannot_do_is_refused_with_the_numbers(model: Path, change: dict[str, Any], words: str) -> None:
+    engine = replace(CUDA, **change)
+    weighed = weigh_model(model, "9B", engine)
+    with pytest.raises(ConfigError, match=words):
+        refuse(weighed, engine, Census((card(12), card(11.5))))
+
+
+def refuse(weighed: Weighed, engine: EngineSettings, census: Census) -> None:
+    check_possible(weighed, engine, layout_of(engine))
+    check_fit(weighed, engine, 8192, census, Learned())
+
+
+def test_cards_that_together_hold_the_model_hold_it_divided(model: Path) -> None:
+    engine = replace(CUDA, layout=EngineLayout.TENSOR)
+    weighed = weigh_model(model, "9B", engine)
+    refuse(weighed, engine, Census((card(5), card(5.5))))
+    with pytest.raises(ConfigError, match="needs two GPUs or more, and 1 can be used"):
+        refuse(weighed, engine, Census((card(24),)))
+    undivided = dataclasses.replace(weighed, shape=dataclasses.replace(weighed.shape, architecture="Olmo3ForCausalLM"))
+    with pytest.raises(ConfigError, match="cannot divide the layers of Olmo3ForCausalLM among GPUs: use split or replicas"):
+        refuse(undivided, engine, Census((card(12), card(11.5))))
+
+
+def test_host_memory_is_asked_before_an_engine_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Refused where the machine never has it, told where only others hold it."""
+    directory = write_model(tmp_path / "experts", MOE, expert_tensors())
+    engine = replace(CUDA, moe_cpu_layers=40)
+    weighed = weigh_model(directory, "MoE", engine)
+    assert weighed.demand(engine, 8192).experts_on_cpu == 40
+    check_host(weighed, engine, Layout.SPLIT, 2, HostMemory(64 * GIB, 60 * GIB))
+    assert caplog.text == ""
+    with caplog.at_level(logging.WARNING):
+        check_host(weighed, engine, Layout.SPLIT, 2, HostMemory(64 * GIB, 8 * GIB))
+    assert "host memory is short by" in caplog.text
+    with pytest.raises(ConfigError, match=r"MoE does not fit as configured: host memory is short by .* has 32\.0 GiB"):
+        check_host(weighed, engine, Layout.REPLICAS, 2, HostMemory(32 * GIB, 30 * GIB))
+    check_host(weighed, replace(engine, force=True), Layout.REPLICAS, 2, HostMemory(32 * GIB, 30 * GIB))
+
+
+def test_host_memory_is_read_from_the_system_and_its_absence_stops_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "meminfo"
+    file.write_text("MemTotal:       32768 kB\nMemFree:         1 kB\nMemAvailable:   1024 kB\n")
+    assert host_memory(file) == HostMemory(32 << 20, 1 << 20)
+    assert host_memory(tmp_path / "nowhere") is None
+    real = host_memory()
+    assert real is not None
+    assert 0 < real.available <= real.total
+
+
+def test_adapters_are_weighed_with_the_model_and_a_directory_without_one_is_named(model: Path, tmp_path: Path) -> None:
+    half = tensor("base_model.model.model.layers.3.mlp.up_proj.lora_A.weight", "F32", 8, 4096)
+    adapter = write_adapter(tmp_path / "tuned", (half,))
+    engine = replace(CUDA, loras=[LoraSettings(path=str(adapter))])
+    demand = weigh_model(model, "9B", engine).demand(engine, 8192)
+    assert demand.adapters is not None
+    assert (demand.adapters.layers[3], demand.adapters.total) == (2 * 8 * 4096, 2 * 8 * 4096)
+    with pytest.raises(ConfigError, match=r"adapter_model\.safetensors is missing"):
+        weigh_model(model, "9B", replace(CUDA, loras=[LoraSettings(path=str(tmp_path))]))
 
 
 def test_drafter_is_weighed_with_the_model(model: Path) -> None:
