@@ -1,6 +1,7 @@
 """How a model directory says what its tower does with pictures, and in which words it is refused."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ QWEN3_5: dict[str, object] = {
 BOUNDS: dict[str, object] = {"patch_size": 16, "size": {"shortest_edge": 65536, "longest_edge": 16777216}}
 
 
-def directory(path: Path, config: dict[str, object], bounds: dict[str, object] | str | None = None) -> Path:
+def directory(path: Path, config: Mapping[str, object], bounds: Mapping[str, object] | str | None = None) -> Path:
     """A model directory with these files."""
     (path / "config.json").write_text(json.dumps(config))
     if bounds is not None:
@@ -49,7 +50,7 @@ def test_ids_that_are_not_named_are_the_familys(tmp_path: Path) -> None:
     ],
 )
 def test_directory_that_does_not_say_is_refused_in_words(
-    tmp_path: Path, config: dict[str, object], bounds: dict[str, object] | str | None, words: str
+    tmp_path: Path, config: Mapping[str, object], bounds: Mapping[str, object] | str | None, words: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         read_picture_rule(directory(tmp_path, config, bounds))
