@@ -1,6 +1,7 @@
 """Fixtures of the API tests: a client on the real application over fakes, with blocking calls on the loop forbidden."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
@@ -26,6 +27,19 @@ def no_blocking() -> Iterator[BlockBuster]:
     """A blocking call on the event loop fails the test."""
     with blockbuster_ctx(scanned_modules=["daemon"]) as blocked:
         yield blocked
+
+
+@asynccontextmanager
+async def on_a_port(app: web.Application) -> AsyncGenerator[str]:
+    """An application on a port of its own, served as the daemon serves it, for clients that are no part of the test; its URL."""
+    served = runner(app)
+    await served.setup()
+    try:
+        await web.TCPSite(served, "127.0.0.1", 0).start()
+        host, port = served.addresses[0][:2]
+        yield f"http://{host}:{port}"
+    finally:
+        await served.cleanup()
 
 
 @pytest.fixture

@@ -9,13 +9,11 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from aiohttp import web
-
-from daemon.api.application import runner
+from tests.api.conftest import on_a_port
 from tests.api.fakes import FakePrompts, FakeServing, application
 from tests.api.test_chat_parsing import ADDED, TEMPLATE
 
@@ -23,17 +21,9 @@ _TOOL = Path(sys.executable).with_name("schemathesis")
 _OPTIONS = ("--seed", "1", "--exclude-checks", "positive_data_acceptance", "--no-color")
 
 
-@asynccontextmanager
-async def served() -> AsyncGenerator[str]:
+def served() -> AbstractAsyncContextManager[str]:
     """The URL of an application whose model thinks and calls tools."""
-    app = runner(application(FakeServing(), prompts=FakePrompts(tool_source=TEMPLATE), added=ADDED))
-    await app.setup()
-    try:
-        await web.TCPSite(app, "127.0.0.1", 0).start()
-        host, port = app.addresses[0][:2]
-        yield f"http://{host}:{port}"
-    finally:
-        await app.cleanup()
+    return on_a_port(application(FakeServing(), prompts=FakePrompts(tool_source=TEMPLATE), added=ADDED))
 
 
 async def ask(url: str, folder: Path, *options: str) -> tuple[int, str]:

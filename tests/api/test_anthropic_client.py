@@ -8,17 +8,15 @@ from typing import cast
 
 import anthropic
 import pytest
-from aiohttp import web
 from anthropic import beta_async_tool
 from anthropic.types import MessageParam, ToolParam
 from pydantic import BaseModel
 
-from daemon.api.application import runner
 from daemon.core.errors import Overloaded, ShuttingDown
 from daemon.core.events import StreamEvent
 from daemon.core.requests import ValidRequest
 from tests.api.anthropic_reading import error_of, events, message_of
-from tests.api.conftest import Connect
+from tests.api.conftest import Connect, on_a_port
 from tests.api.fakes import CARD, FakePrompts, FakeServing, application, breaks, says
 from tests.api.reading import Json
 from tests.api.test_chat_parsing import ADDED, CALL, TEMPLATE
@@ -41,12 +39,8 @@ def prompts() -> FakePrompts:
 @pytest.fixture
 async def base_url(serving: FakeServing, prompts: FakePrompts) -> AsyncIterator[str]:
     """The application on a port of its own; the model thinks and calls tools."""
-    served = runner(application(serving, prompts=prompts, added=ADDED))
-    await served.setup()
-    await web.TCPSite(served, "127.0.0.1", 0).start()
-    host, port = served.addresses[0][:2]
-    yield f"http://{host}:{port}"
-    await served.cleanup()
+    async with on_a_port(application(serving, prompts=prompts, added=ADDED)) as url:
+        yield url
 
 
 @pytest.fixture

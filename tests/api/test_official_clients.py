@@ -6,12 +6,11 @@ from typing import cast
 
 import openai
 import pytest
-from aiohttp import web
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 from pydantic import BaseModel
 
-from daemon.api.application import runner
 from daemon.core.errors import Overloaded, ShuttingDown
+from tests.api.conftest import on_a_port
 from tests.api.fakes import CARD, FakePrompts, FakeServing, application, breaks, says
 from tests.api.test_chat_parsing import ADDED, CALL, TEMPLATE, TOOLS
 
@@ -26,14 +25,8 @@ def serving() -> FakeServing:
 @pytest.fixture
 async def base_url(serving: FakeServing) -> AsyncIterator[str]:
     """The application on a port of its own; the model thinks and calls tools."""
-    app = application(serving, prompts=FakePrompts(tool_source=TEMPLATE), added=ADDED)
-    served = runner(app)
-    await served.setup()
-    site = web.TCPSite(served, "127.0.0.1", 0)
-    await site.start()
-    host, port = served.addresses[0][:2]
-    yield f"http://{host}:{port}/v1"
-    await served.cleanup()
+    async with on_a_port(application(serving, prompts=FakePrompts(tool_source=TEMPLATE), added=ADDED)) as url:
+        yield f"{url}/v1"
 
 
 @pytest.fixture

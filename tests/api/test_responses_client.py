@@ -7,13 +7,12 @@ from typing import cast
 
 import openai
 import pytest
-from aiohttp import web
 from openai.types.responses import FunctionToolParam, ResponseInputParam
 from pydantic import BaseModel
 
-from daemon.api.application import runner
 from daemon.core.errors import ShuttingDown
 from daemon.core.events import Ending
+from tests.api.conftest import on_a_port
 from tests.api.fakes import CARD, FakePrompts, FakeServing, application, breaks, says
 from tests.api.test_chat_parsing import ADDED, CALL, TEMPLATE
 from tests.api.test_responses import TOOLS
@@ -34,12 +33,8 @@ def prompts() -> FakePrompts:
 @pytest.fixture
 async def base_url(serving: FakeServing, prompts: FakePrompts) -> AsyncIterator[str]:
     """The application on a port of its own; the model thinks and calls tools."""
-    served = runner(application(serving, prompts=prompts, added=ADDED))
-    await served.setup()
-    await web.TCPSite(served, "127.0.0.1", 0).start()
-    host, port = served.addresses[0][:2]
-    yield f"http://{host}:{port}/v1"
-    await served.cleanup()
+    async with on_a_port(application(serving, prompts=prompts, added=ADDED)) as url:
+        yield f"{url}/v1"
 
 
 @pytest.fixture
