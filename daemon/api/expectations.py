@@ -57,7 +57,7 @@ def _is_integer(type_: inspect.Type) -> bool:
 
 def _described(type_: inspect.Type) -> str | None:
     while isinstance(type_, inspect.Metadata):
-        extra = cast("dict[str, object]", type_.extra_json_schema or {})  # pyright: ignore[reportUnknownMemberType]  # bare dict in msgspec
+        extra = cast("dict[str, object]", type_.extra_json_schema or {})
         if "description" in extra:
             return str(extra["description"])
         type_ = type_.type

@@ -190,7 +190,7 @@ def _item(value: object, where: str) -> InputItem:
     if isinstance(value, dict) and cast("Json", value).get("type") is None:
         value = {**cast("Json", value), "type": "message"}
     try:
-        return msgspec.convert(value, InputItem)  # pyright: ignore[reportArgumentType, reportUnknownVariableType, reportCallIssue]  # a union is no type to msgspec's stub
+        return msgspec.convert(value, InputItem)
     except msgspec.ValidationError as problem:
         text, _, path = str(problem).partition(" - at `$")
         param = where + path.removesuffix("`")

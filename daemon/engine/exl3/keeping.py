@@ -55,7 +55,7 @@ def full_pages(pages: Sequence[CachePage]) -> list[bytes]:
 def drop_checkpoint(checkpoints: RecurrentCache, name: bytes) -> None:
     """Take a checkpoint out, if it is still there, and give its buffers back for the next one."""
     if name in checkpoints:
-        checkpoints._release(checkpoints.pop(name))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the library evicts so
+        checkpoints._release(checkpoints.pop(name))  # noqa: SLF001 - the library evicts so
         checkpoints.update_total_size()
 
 
