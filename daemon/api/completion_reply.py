@@ -108,14 +108,14 @@ class TextVoice:
                 return b""
 
     def _piece(self, piece: Piece) -> bytes:
+        if self._plain_end is not None and piece.text and not (piece.logprobs or self._echo):  # nearly every token
+            return self._head + _encode(piece.text) + self._plain_end
         logprobs = b"null"
         if piece.logprobs:
             found, self._offset = text_logprobs(self._facts.tokens, piece.ids, piece.logprobs, self._offset)
             logprobs = _encode(found)
         elif not piece.text:
             return b""
-        if self._plain_end is not None and not piece.logprobs and not self._echo:
-            return self._head + _encode(piece.text) + self._plain_end
         text = _encode(self._echo + piece.text)
         self._echo = ""
         return self._head + text + b',"logprobs":' + logprobs + b',"finish_reason":null}]' + self._wrapping.close()

@@ -228,6 +228,7 @@ def _precious(book: Book, number: int) -> tuple[int, ...]:
                 (guaranteed if left > 0 else ordinary).append((one.at, one.id))
             left -= one.pages * book.engines[number].page
     aside = [one for person in book.people.values() for one in takewhile(book.was_given, (*person.live, *person.background))]
-    running = [one for one in book.engines[number].inside if book.policy.share(book.requests[one].owner).guaranteed > 0]
+    promised = {owner for owner in book.people if book.policy.share(owner).guaranteed > 0}
+    running = [one for one in book.engines[number].inside if book.requests[one].owner in promised] if promised else []
     ids = [one for _, one in sorted(ordinary)] + aside + [one for _, one in sorted(guaranteed)] + running
     return tuple(ids[-KEPT:])
