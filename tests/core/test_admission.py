@@ -24,6 +24,7 @@ from daemon.core.admission_events import (
     Served,
     Stepped,
     Suspend,
+    Ticked,
     Understood,
     Waits,
 )
@@ -581,6 +582,25 @@ def test_time_to_come_back_after_is_estimated_from_what_was_measured() -> None:
 
 
 # --- in order of arrival ---
+
+
+@pytest.mark.parametrize("order", SharingOrder)
+@pytest.mark.parametrize("priority", Priority)
+def test_request_behind_others_of_its_person_moves_nobody_and_leaves_nothing_undone(
+    order: SharingOrder, priority: Priority
+) -> None:
+    """No room is sought when it arrives; whoever looks again right after it finds nothing to do either."""
+    scene = Scene(slots=2, order=order)
+    for request in range(1, 6):
+        scene.ask(request, "ada", priority=priority)
+        scene.begin(*(one for one in scene.state.engines[0].inside if one == request))
+    scene.ask(6, "bob", priority=priority)
+    before = (list(scene.given), list(scene.suspended))
+    scene.ask(7, "ada", priority=priority)
+    scene.ask(8, "bob", priority=priority)
+    scene.feed(Ticked(scene.t))
+    assert (scene.given, scene.suspended) == before
+    assert scene.state.queued == 8 - len(scene.given)
 
 
 def test_fifo_serves_in_order_of_arrival_whoever_asks() -> None:
