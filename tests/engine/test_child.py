@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,7 +25,6 @@ from daemon.core.wire import (
     Fatal,
     FatalClass,
     Finished,
-    Loading,
     Phase,
     Probe,
     Probed,
@@ -48,23 +48,31 @@ Configured = Callable[[NullProfile], Configure]
 @pytest.fixture
 def null(tmp_path: Path) -> Configured:
     """What to load for a null engine with a profile."""
-    write_tokenizer(tmp_path)
+    return partial(_null, tmp_path)
 
-    def configure(profile: NullProfile) -> Configure:
-        path = tmp_path / "profile.json"
-        path.write_bytes(msgspec.json.encode(profile))
-        settings = EngineSettings(
-            backend=BackendKind.NULL, cache_tokens=32768, max_batch=8, chunk_tokens=512, threads=1, null_profile=str(path)
-        )
-        return Configure(model=str(tmp_path), context=8192, engine=settings, state_dir=str(tmp_path))
 
-    return configure
+def _null(directory: Path, profile: NullProfile) -> Configure:
+    write_tokenizer(directory)
+    path = directory / "profile.json"
+    path.write_bytes(msgspec.json.encode(profile))
+    settings = EngineSettings(
+        backend=BackendKind.NULL, cache_tokens=32768, max_batch=8, chunk_tokens=512, threads=1, null_profile=str(path)
+    )
+    return Configure(model=str(directory), context=8192, engine=settings, state_dir=str(directory))
 
 
 @pytest.fixture
 def child() -> Iterator[EngineChild]:
     """A child that is ended with the test."""
     with EngineChild() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def willing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineChild]:
+    """One engine without faults, for all who leave it idle."""
+    with EngineChild() as started:
+        started.start(_null(tmp_path_factory.mktemp("null"), NullProfile()))
         yield started
 
 
@@ -80,7 +88,7 @@ def _poll(what: Callable[[], bool]) -> None:
 
 
 def test_the_real_library_serves_several_requests_in_a_child(child: EngineChild, model_path: ModelPath) -> None:
-    """From Configure to Drain, on a tiny hybrid."""
+    """From Configure over each stage of loading to Drain, on a tiny hybrid."""
     settings = EngineSettings(backend=BackendKind.CPU, cache_tokens=8192, max_batch=4, chunk_tokens=512, threads=1)
     model = str(model_path(Architecture.QWEN3_5))
     hello = child.start(Configure(model=model, context=4096, engine=settings, state_dir=model))
@@ -90,7 +98,11 @@ def test_the_real_library_serves_several_requests_in_a_child(child: EngineChild,
     assert hello.architecture == "Qwen3_5ForCausalLM"
     assert (hello.limits.page, hello.limits.pages, hello.limits.slots) == (256, 32, 4)
     assert hello.limits.interval > 0
-    assert [loading.stage for loading in child.loadings if loading.done == loading.total]
+    stages = [LoadStage(loading.stage) for loading in child.loadings]
+    assert stages[:2] == [LoadStage.IMPORTING, LoadStage.EXTENSION]
+    assert set(stages) == set(LoadStage)
+    modules = [loading for loading in child.loadings if loading.stage == LoadStage.LOADING.value]
+    assert modules[-1].done == modules[-1].total > 3
     child.send(*[ask(number, text(100 * number, seed=number), 8) for number in range(1, 5)])
     events = child.until_ended(1, 2, 3, 4)
     assert all(len(ids_of(events[number])) == 8 for number in range(1, 5))
@@ -101,32 +113,37 @@ def test_the_real_library_serves_several_requests_in_a_child(child: EngineChild,
     assert _wait(child) == ExitCode.OK
 
 
-def test_questions_are_answered_while_idle(child: EngineChild, null: Configured) -> None:
+def test_questions_are_answered_while_idle(willing: EngineChild) -> None:
     """Quote, Stats and Probe."""
-    child.start(null(NullProfile()))
-    child.send(Quote(5, [TokenSpan(text(600))], 50))
-    assert child.answer() == Quoted(5, 3, 0)
+    willing.send(Quote(5, [TokenSpan(text(600))], 50))
+    assert willing.answer() == Quoted(5, 3, 0)
+    before = _generated(willing)
+    willing.send(ask(1, text(20), 3))
+    willing.until_ended(1)
+    assert _generated(willing) == before + 3
+    willing.send(Probe(7))
+    assert willing.answer() == Probed(7)
+
+
+def _generated(child: EngineChild) -> int:
     child.send(Stats(6))
     answer = child.answer()
     assert isinstance(answer, Statistics)
-    assert answer.generated_tokens == 0
-    child.send(Probe(7))
-    assert child.answer() == Probed(7)
+    return answer.generated_tokens
 
 
-def test_an_idle_engine_uses_no_processor_time(child: EngineChild, null: Configured) -> None:
+def test_an_idle_engine_uses_no_processor_time(willing: EngineChild) -> None:
     """It waits on its link; a command wakes it at once."""
-    child.start(null(NullProfile()))
-    child.send(ask(1, text(20), 3))
-    child.until_ended(1)
-    _poll(lambda: _phase(child) is Phase.IDLE)
-    before = _cpu(child)
-    child.link.settimeout(0.5)
+    willing.send(ask(1, text(20), 3))
+    willing.until_ended(1)
+    _poll(lambda: _phase(willing) is Phase.IDLE)
+    before = _cpu(willing)
+    willing.link.settimeout(0.5)
     with pytest.raises(TimeoutError):
-        child.link.recv(1)
-    assert _cpu(child) - before <= 0.05
-    child.send(ask(2, text(20), 3))
-    child.until_ended(2)
+        willing.link.recv(1)
+    assert _cpu(willing) - before <= 0.05
+    willing.send(ask(2, text(20), 3))
+    willing.until_ended(2)
 
 
 def _phase(child: EngineChild) -> Phase | None:
@@ -244,14 +261,19 @@ def test_a_draining_engine_finishes_what_runs_and_refuses_the_rest(child: Engine
     assert _wait(child) == ExitCode.OK
 
 
-def test_a_front_that_does_not_read_stops_no_step(child: EngineChild, null: Configured) -> None:
+def test_a_front_that_does_not_read_stops_no_step(willing: EngineChild) -> None:
     """The counters on the page go on; when it reads again, nothing is missing."""
-    child.start(null(NullProfile()))
-    child.send(*[ask(number, text(20, seed=number), 3000) for number in range(1, 8)])
-    _poll(lambda: (progress := child.progress()) is not None and progress.generated_tokens >= 21_000)
-    events = child.until_ended(*range(1, 8))
+    before, steps = _tokens(willing), len(willing.steps)
+    willing.send(*[ask(number, text(20, seed=number), 3000) for number in range(1, 8)])
+    _poll(lambda: _tokens(willing) >= before + 21_000)
+    events = willing.until_ended(*range(1, 8))
     assert all(len(ids_of(events[number])) == 3000 for number in range(1, 8))
-    assert len(child.steps) < 3000
+    assert len(willing.steps) - steps < 3000
+
+
+def _tokens(child: EngineChild) -> int:
+    progress = child.progress()
+    return 0 if progress is None else progress.generated_tokens
 
 
 def test_garbage_on_the_link_ends_the_engine(child: EngineChild, null: Configured) -> None:
@@ -311,22 +333,3 @@ def _alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return "Z" not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-
-
-def test_loading_is_told_and_shown(child: EngineChild, model_path: ModelPath) -> None:
-    """By module, on the link and on the page."""
-    model = str(model_path(Architecture.QWEN3))
-    child.send(Configure(model, 1024, EngineSettings(backend=BackendKind.CPU, cache_tokens=1024, max_batch=2, threads=1), model))
-    first = child.receive()
-    assert isinstance(first, Loading)
-    assert first.stage == LoadStage.IMPORTING.value
-    extension = child.receive()
-    assert isinstance(extension, Loading)
-    assert extension.stage == LoadStage.EXTENSION.value
-    reports = [child.receive()]
-    while isinstance(reports[-1], Loading):
-        reports.append(child.receive())
-    stages = [report.stage for report in reports if isinstance(report, Loading)]
-    assert {"loading", "warming up", "building"} <= set(stages)
-    modules = [report for report in reports if isinstance(report, Loading) and report.stage == "loading"]
-    assert modules[-1].done == modules[-1].total > 3
