@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -84,11 +83,9 @@ async def test_client_of_each_habit_comes_to_an_end(habit: Habit, monkeypatch: p
     crowd = Crowd()
     async with serving() as server:
         served = RunningDaemon(server.base_url, "", "tiny", 0, 0, Path(), Path())
-        began = time.monotonic()
         for seed in range(3):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await Client(served, crowd, seed, tokens=8).once(0.05)
-    assert time.monotonic() - began < 90
     assert crowd.done == {habit: 3}
     wrong = {Habit.BLUNDER, Habit.WHOLE}  # this server streams whatever it is asked and refuses nothing
     assert bool(crowd.problems) == (habit in wrong)
