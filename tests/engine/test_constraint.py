@@ -110,6 +110,7 @@ def test_a_grammar_begins_after_the_thought(bench: Workbench) -> None:
         (ConstraintKind.JSON_SCHEMA, '{"type": "nonsense"}'),
         (ConstraintKind.JSON_SCHEMA, "not json"),
         (ConstraintKind.LARK, "start: undefined_rule"),
+        (ConstraintKind.JSON_SCHEMA, '{"$ref": "#"}'),  # compiles, and no text fits it
     ],
 )
 def test_a_bad_grammar_fails_its_request_and_is_never_left_out(dense: Workbench, kind: ConstraintKind, grammar: str) -> None:

@@ -129,6 +129,15 @@ def _common(tail: Sequence[int], following: Sequence[int]) -> int:
     return there if tuple(tail[:there]) == tuple(following[:there]) else 0
 
 
+def _dead_end(matcher: LLMatcher) -> str:
+    """Why nothing can ever be written; empty where something can. llguidance takes such grammars, as `{"$ref": "#"}` is one, and
+    gives up at the first token.
+    """
+    probe = matcher.deep_copy()
+    probe.compute_bitmask()
+    return "no text fits it" if probe.is_error() else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """The end of a compilation: a matcher at the grammar's beginning, or why there is none."""
@@ -196,7 +205,7 @@ class GrammarCompiler:
     def _compile(self, constraint: Constraint, timer: threading.Timer) -> None:
         try:
             matcher = LLMatcher(self._tokenizer, _grammar(constraint))
-            problem = matcher.get_error() if matcher.is_error() else ""
+            problem = matcher.get_error() if matcher.is_error() else _dead_end(matcher)
         except Exception as failure:  # noqa: BLE001 - llguidance raises several kinds for a bad grammar; all end the request
             matcher, problem = None, str(failure) or type(failure).__name__
         timer.cancel()
