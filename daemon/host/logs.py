@@ -30,7 +30,7 @@ class RequestSummary(msgspec.Struct, frozen=True):
     """Tokens a second after the first one."""
     total: float
     attempts: int
-    """Engines it took."""
+    """Times it was given to an engine: once, and again after each time it was set aside or lost its engine."""
     request_id: str = ""
     """The `x-request-id` of its HTTP request."""
 
@@ -51,7 +51,7 @@ def log_request(summary: RequestSummary) -> None:
         _seconds(summary.first_token),
         "-" if summary.rate is None else f"{summary.rate:.1f}/s",
         _seconds(summary.total),
-        f", {summary.attempts} engines" if summary.attempts > 1 else "",
+        f", begun {summary.attempts} times" if summary.attempts > 1 else "",
         f", id {summary.request_id}" if summary.request_id else "",
         extra={"request": msgspec.structs.asdict(summary)},
     )

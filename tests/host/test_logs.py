@@ -36,7 +36,7 @@ def test_request_line_tells_owner_tokens_times_and_outcome(restored: None) -> No
     line = logged(LogSettings(), journal=True)
     assert line == (
         "INFO    chatcmpl-1 of ann: stop, in 1200 (1024 cached) out 80, queue 0.250 s, first token 0.500 s,"
-        " rate 40.0/s, total 2.500 s, 2 engines, id req-7\n"
+        " rate 40.0/s, total 2.500 s, begun 2 times, id req-7\n"
     )
 
 
