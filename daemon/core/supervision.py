@@ -27,6 +27,27 @@ from dataclasses import replace
 
 from daemon.core.faults_values import Label, Remedy, Verdict
 from daemon.core.remedies import DEVICE_WIDE, Course, command, course
+from daemon.core.supervision_events import (
+    Condemned,
+    Decision,
+    EngineEvent,
+    Event,
+    Exited,
+    Greeted,
+    Interrupt,
+    Judged,
+    LinkLost,
+    Observed,
+    Progressed,
+    Rejected,
+    RestartAsked,
+    Serve,
+    SpawnFailed,
+    StartAsked,
+    StopAsked,
+    Ticked,
+    Vacated,
+)
 from daemon.core.supervision_memory import Awaits, Cause
 from daemon.core.supervision_moves import (
     advised,
@@ -62,38 +83,19 @@ from daemon.core.supervision_reading import (
 from daemon.core.supervision_values import (
     After,
     Backoff,
-    Condemned,
-    Decision,
     Draining,
-    EngineEvent,
-    Event,
-    Exited,
     Failed,
     FailedKind,
-    Greeted,
-    Interrupt,
-    Judged,
-    LinkLost,
     Machine,
-    Observed,
     Policy,
-    Progressed,
     Ready,
-    Rejected,
-    RestartAsked,
-    Serve,
-    SpawnFailed,
-    StartAsked,
     Starting,
-    StopAsked,
     Stopped,
     Stopping,
     ThenFail,
     ThenRebuild,
     ThenRestart,
     ThenStop,
-    Ticked,
-    Vacated,
 )
 from daemon.core.supervision_verdicts import doubted, judged
 from daemon.core.wire import FatalClass, Phase

@@ -8,34 +8,36 @@ from dataclasses import replace
 from daemon.core.exit_codes import ExitCode
 from daemon.core.faults_values import Label, Remedy
 from daemon.core.remedies import accuses, command, differences, shrink
-from daemon.core.supervision_memory import Advice, Awaits, Cause, Fallen, History
-from daemon.core.supervision_reading import STUCK, boot_of, exit_words
-from daemon.core.supervision_values import (
-    After,
+from daemon.core.supervision_events import (
     Ask,
-    Backoff,
     CloseIncident,
     Decision,
     Exited,
-    Failed,
-    FailedKind,
     Fell,
     Finish,
     GiveUp,
     GrowIncident,
     Interrupt,
     Kill,
-    Machine,
     OpenIncident,
+    Spawn,
+    Stuck,
+    Terminate,
+)
+from daemon.core.supervision_memory import Advice, Awaits, Cause, Fallen, History
+from daemon.core.supervision_reading import STUCK, boot_of, exit_words
+from daemon.core.supervision_values import (
+    After,
+    Backoff,
+    Failed,
+    FailedKind,
+    Machine,
     Policy,
     Ready,
     Rung,
-    Spawn,
     Starting,
     Stopped,
     Stopping,
-    Stuck,
-    Terminate,
     ThenFail,
     ThenRebuild,
     ThenRestart,

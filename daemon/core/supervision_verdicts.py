@@ -11,16 +11,14 @@ from dataclasses import replace
 
 from daemon.core.faults_values import Remedy
 from daemon.core.remedies import DEVICE_WIDE, Course, course
+from daemon.core.supervision_events import Decision, Interrupt, Judged
 from daemon.core.supervision_memory import Cause, Doubt
 from daemon.core.supervision_moves import advised, alarmed, noted, settled, smaller, terminate
 from daemon.core.supervision_values import (
     Backoff,
-    Decision,
     Draining,
     Failed,
     FailedKind,
-    Interrupt,
-    Judged,
     Machine,
     Mark,
     Policy,

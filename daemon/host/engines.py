@@ -8,22 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from daemon.core.gpu import GpuReading
-from daemon.core.supervision_values import (
-    Backoff,
-    Draining,
-    Event,
-    Failed,
-    Judged,
-    Mode,
-    Ready,
-    Rung,
-    StartAsked,
-    Starting,
-    StopAsked,
-    Stopped,
-    Stopping,
-    ThenStop,
-)
+from daemon.core.supervision_events import Event, Judged, StartAsked, StopAsked
+from daemon.core.supervision_values import Backoff, Draining, Failed, Mode, Ready, Rung, Starting, Stopped, Stopping, ThenStop
 from daemon.host.supervisor import View
 from daemon.host.vacancy import MemoryGauge, UsedMemory
 

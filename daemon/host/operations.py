@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from daemon.core.operating import Outcome, Reloaded
-from daemon.core.supervision_values import Backoff, Draining, Failed, Ready, RestartAsked, Starting, Stopped, Stopping
+from daemon.core.supervision_events import RestartAsked
+from daemon.core.supervision_values import Backoff, Draining, Failed, Ready, Starting, Stopped, Stopping
 from daemon.host.engines import Engines
 from daemon.host.reloading import Reloader
 from daemon.host.supervisor import View

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 
 from daemon.core.incidents import IncidentClosed, IncidentGrew, IncidentOpened, Incidents
-from daemon.core.supervision_values import OpenIncident
+from daemon.core.supervision_events import OpenIncident
 
 _log = logging.getLogger("exl3d.supervisor")
 

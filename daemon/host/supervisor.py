@@ -19,14 +19,13 @@ from daemon.core.faults import Channel, Text, judge
 from daemon.core.faults_values import Label
 from daemon.core.incidents import Incidents
 from daemon.core.progress import Progress
-from daemon.core.supervision_values import (
+from daemon.core.supervision_events import (
     Ask,
     CloseIncident,
     Condemned,
     Effect,
     Event,
     Exited,
-    FailedKind,
     Fell,
     Finish,
     GiveUp,
@@ -35,24 +34,19 @@ from daemon.core.supervision_values import (
     Interrupt,
     Kill,
     LinkLost,
-    Machine,
-    Mark,
-    Mode,
     Observed,
     OpenIncident,
-    Policy,
     Progressed,
-    Ready,
     Rejected,
     Serve,
     Spawn,
     SpawnFailed,
-    Starting,
     Stuck,
     Terminate,
     Ticked,
     Vacated,
 )
+from daemon.core.supervision_values import FailedKind, Machine, Mark, Mode, Policy, Ready, Starting
 from daemon.core.wire import PROTOCOL, Configure, Drain, Fatal, Hello, Loading, Report, Step
 from daemon.host.engine_process import EngineProcess, process_state
 from daemon.host.recovery import RecoveryFigures

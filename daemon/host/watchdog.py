@@ -23,7 +23,7 @@ from daemon.core.incidents import Incidents
 from daemon.core.remedies import DEVICE_WIDE
 from daemon.core.senses import Sense, SenseState
 from daemon.core.settings import WatchdogSettings
-from daemon.core.supervision_values import Judged
+from daemon.core.supervision_events import Judged
 from daemon.core.wire import Fatal, FatalClass, Step
 from daemon.host.gpu_probe import GpuProbe
 from daemon.host.gpu_telemetry import GpuTelemetry

@@ -8,17 +8,13 @@ import pytest
 from daemon.core.exit_codes import ExitCode
 from daemon.core.settings import SupervisorSettings
 from daemon.core.supervision import boot_of, deadline, decide, describe, exit_words, takes_work
-from daemon.core.supervision_values import (
+from daemon.core.supervision_events import (
     Ask,
-    Backoff,
     CloseIncident,
     Condemned,
-    Draining,
     Effect,
     Event,
     Exited,
-    Failed,
-    FailedKind,
     Fell,
     Finish,
     GiveUp,
@@ -27,28 +23,34 @@ from daemon.core.supervision_values import (
     Interrupt,
     Kill,
     LinkLost,
-    Machine,
-    Mark,
     Observed,
     OpenIncident,
-    Policy,
     Progressed,
-    Ready,
     Rejected,
     RestartAsked,
-    Rung,
     Serve,
     Spawn,
     SpawnFailed,
     StartAsked,
-    Starting,
     StopAsked,
-    Stopped,
-    Stopping,
     Stuck,
     Terminate,
-    ThenRestart,
     Ticked,
+)
+from daemon.core.supervision_values import (
+    Backoff,
+    Draining,
+    Failed,
+    FailedKind,
+    Machine,
+    Mark,
+    Policy,
+    Ready,
+    Rung,
+    Starting,
+    Stopped,
+    Stopping,
+    ThenRestart,
 )
 from daemon.core.wire import FatalClass, Phase
 

@@ -9,17 +9,13 @@ from daemon.core.exit_codes import ExitCode
 from daemon.core.faults_values import Label, Remedy, Verdict
 from daemon.core.settings import EngineSettings
 from daemon.core.supervision import a_person_must_act, deadline, decide, describe, describe_all
-from daemon.core.supervision_memory import Awaits
-from daemon.core.supervision_values import (
+from daemon.core.supervision_events import (
     QUIET,
-    Backoff,
     CloseIncident,
     Condemned,
     Effect,
     Event,
     Exited,
-    Failed,
-    FailedKind,
     Fell,
     Finish,
     GiveUp,
@@ -28,25 +24,31 @@ from daemon.core.supervision_values import (
     Interrupt,
     Judged,
     LinkLost,
-    Machine,
-    Mark,
     Observed,
     OpenIncident,
-    Policy,
-    Ready,
     RestartAsked,
     Serve,
     Spawn,
     SpawnFailed,
     StartAsked,
-    Starting,
     StopAsked,
-    Stopped,
-    Stopping,
     Terminate,
-    ThenRebuild,
     Ticked,
     Vacated,
+)
+from daemon.core.supervision_memory import Awaits
+from daemon.core.supervision_values import (
+    Backoff,
+    Failed,
+    FailedKind,
+    Machine,
+    Mark,
+    Policy,
+    Ready,
+    Starting,
+    Stopped,
+    Stopping,
+    ThenRebuild,
 )
 from daemon.core.wire import FatalClass, Phase
 

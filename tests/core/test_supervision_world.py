@@ -10,16 +10,13 @@ from daemon.core.exit_codes import ExitCode
 from daemon.core.faults_values import Label, Remedy, Verdict
 from daemon.core.settings import EngineSettings
 from daemon.core.supervision import awaits_memory, boot_of, deadline, decide, describe_all, takes_work
-from daemon.core.supervision_values import (
+from daemon.core.supervision_events import (
     Ask,
-    Backoff,
     CloseIncident,
     Condemned,
-    Draining,
     Effect,
     Event,
     Exited,
-    Failed,
     Fell,
     Finish,
     GiveUp,
@@ -29,28 +26,22 @@ from daemon.core.supervision_values import (
     Judged,
     Kill,
     LinkLost,
-    Machine,
-    Mark,
     Observed,
     OpenIncident,
-    Policy,
     Progressed,
     Rejected,
     RestartAsked,
-    Rung,
     Serve,
     Spawn,
     SpawnFailed,
     StartAsked,
     StopAsked,
-    Stopped,
-    Stopping,
     Stuck,
     Terminate,
-    ThenStop,
     Ticked,
     Vacated,
 )
+from daemon.core.supervision_values import Backoff, Draining, Failed, Machine, Mark, Policy, Rung, Stopped, Stopping, ThenStop
 from daemon.core.wire import FatalClass, Phase
 
 POLICY = Policy(

@@ -7,19 +7,15 @@ import pytest
 
 from daemon.core.faults_values import Label, Remedy
 from daemon.core.gpu import GpuReading
+from daemon.core.supervision_events import Event, Judged, RestartAsked, StartAsked, StopAsked
 from daemon.core.supervision_values import (
     Backoff,
-    Event,
     Failed,
     FailedKind,
-    Judged,
     Mode,
     Ready,
-    RestartAsked,
     Rung,
-    StartAsked,
     Starting,
-    StopAsked,
     Stopped,
     Stopping,
     ThenRestart,

@@ -17,7 +17,7 @@ from daemon.core.faults_values import Label, Remedy
 from daemon.core.incidents import IncidentClosed, IncidentGrew, IncidentOpened, IncidentRecord, Incidents
 from daemon.core.senses import Sense, SenseState
 from daemon.core.settings import WatchdogSettings
-from daemon.core.supervision_values import Judged
+from daemon.core.supervision_events import Judged
 from daemon.core.wire import Durations, Fatal, FatalClass, Phase, Pool, Step
 from daemon.host import watchdog as module
 from daemon.host.kernel_log import KernelGroup

@@ -12,7 +12,8 @@ from daemon.core.model import GenerationDefaults
 from daemon.core.ports import ModelCard, Stream
 from daemon.core.requests import ValidRequest
 from daemon.core.settings import EngineSettings, ServerSettings
-from daemon.core.supervision_values import Policy, StartAsked, StopAsked
+from daemon.core.supervision_events import StartAsked, StopAsked
+from daemon.core.supervision_values import Policy
 from daemon.core.wire import Configure, Sampler, Step, TokenLogprob, TokenSpan
 from daemon.host.crew import Crew
 from daemon.host.detokenizer import Vocabulary

@@ -11,7 +11,8 @@ import pytest
 
 from daemon.core.errors import NotReady
 from daemon.core.events import Ended
-from daemon.core.supervision_values import Failed, FailedKind, Ready, RestartAsked, Starting
+from daemon.core.supervision_events import RestartAsked
+from daemon.core.supervision_values import Failed, FailedKind, Ready, Starting
 from daemon.host.engine_process import child_environment
 from tests.fake_engine import FAILING_TOKEN, continuation
 from tests.process.house import POLICY, Heard, ask, hear, house, until

@@ -14,7 +14,8 @@ import pytest
 
 from daemon.core.incidents import IncidentClosed, IncidentGrew, IncidentOpened, IncidentRecord
 from daemon.core.settings import EngineSettings
-from daemon.core.supervision_values import Backoff, Failed, FailedKind, Policy, Ready, RestartAsked, StartAsked, StopAsked
+from daemon.core.supervision_events import RestartAsked, StartAsked, StopAsked
+from daemon.core.supervision_values import Backoff, Failed, FailedKind, Policy, Ready
 from daemon.core.wire import Configure, Fatal, Hello, Step, Submit, TokenSpan
 from daemon.host.engine_process import process_state
 from daemon.host.link import CommandSink
