@@ -25,7 +25,7 @@ _FILES = (
     "test_thought.py",
     "test_constraint.py",
 )
-_TWIN = ("test_suspend.py", "-k", "waits")
+_TWIN = ("test_steering.py", "-k", "halves")
 """What the twin runs: on a CPU all of them are run by `make test` anyway."""
 _ROOT = Path(__file__).parents[2]
 _NONE_COLLECTED = 5

@@ -34,7 +34,7 @@ def run(place: Place) -> HybridNumbers:
     """See the module."""
     bench = Workbench(place.hybrid, _settings(place))
     _timed(bench, 99, text(300, seed=99))  # pays what the first request pays
-    ids = text(3000 if place.on_gpu else 900, seed=1)
+    ids = text(3000 if place.on_gpu else 600, seed=1)
     turns: list[Turn] = []
     known = 0
     for turn in range(1, 5 if place.on_gpu else 3):

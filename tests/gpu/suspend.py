@@ -45,7 +45,7 @@ def run(place: Place) -> SuspendNumbers:
     depths: list[Depth] = []
     for model in (place.dense, place.hybrid):
         bench = Workbench(model, settings)
-        prompt = text(7000 if place.on_gpu else 1200, seed=5)
+        prompt = text(7000 if place.on_gpu else 600, seed=5)
         bench.run(ask(99, text(300, seed=99), 4))
         depth, delivered, rest = _suspended(bench, model.name, prompt)
         depths.append(depth)

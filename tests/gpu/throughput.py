@@ -43,12 +43,12 @@ def run(place: Place) -> ThroughputNumbers:
 
 async def _measure(place: Place) -> ThroughputNumbers:
     model = served(place)
-    levels, tokens, runs = ((1, 8, 32, 64), 128, 3) if place.on_gpu else ((1, 8), 8, 1)
+    levels, tokens, runs = ((1, 8, 32, 64), 128, 3) if place.on_gpu else ((1, 4), 4, 1)
     setup = Setup(model, place.device.value, cache_tokens=256 * 2 * max(levels), max_batch=max(levels))
     measured: list[LevelNumbers] = []
     async with bare(setup) as alone, daemon(setup) as served_here:
         for streams in levels:
-            await _turn(alone, served_here, _load(streams, 8))
+            await _turn(alone, served_here, _load(streams, min(8, tokens)))
             turns = [await _turn(alone, served_here, _load(streams, tokens)) for _ in range(runs)]
             measured.append(
                 LevelNumbers(
