@@ -19,6 +19,7 @@ from daemon.core.errors import ConfigError
 from daemon.core.settings import BackendKind, Settings
 from daemon.host.model_directory import read_model_directory
 from daemon.host.people_store import PeopleBook
+from daemon.host.picture_rule import read_picture_rule
 from daemon.host.settings_file import Configuration, find_file, read_configuration, state_directory
 
 
@@ -66,8 +67,11 @@ def _model_problem(settings: Settings) -> str | None:
     """Why the daemon could not serve the configured model; None where it could, or where none is configured."""
     if settings.model is None:
         return None
+    weights = settings.engine.backend is not BackendKind.NULL
     try:
-        read_model_directory(Path(settings.model), settings.model_name, weights=settings.engine.backend is not BackendKind.NULL)
+        model = read_model_directory(Path(settings.model), settings.model_name, weights=weights).model
+        if settings.engine.vision:
+            read_picture_rule(Path(model.path))
     except ConfigError as problem:
         return str(problem)
     return None

@@ -54,10 +54,11 @@ class EngineLoop:
                 return ExitCode.OK if not self._inbox.closed else ExitCode.FAILED
             if self._backend.busy():
                 commands = self._inbox.take()
-            elif self._draining:
+            elif self._draining and not self._backend.in_flight():
                 return ExitCode.OK
             else:
-                self._page.idle(Phase.IDLE)
+                # A grammar may be compiled now, or a picture decoded: beside this thread, for a request.
+                self._page.idle(Phase.IDLE, self._backend.in_flight())
                 commands = self._inbox.wait()
             for command in commands:
                 self._obey(command)

@@ -44,10 +44,10 @@ class ProgressPage:
         self._prompt_tokens += prompt_tokens
         self._generated_tokens += generated_tokens
 
-    def idle(self, phase: Phase) -> None:
-        """Nothing is running: whatever happens now, no request is to blame."""
+    def idle(self, phase: Phase, in_flight: tuple[int, ...]) -> None:
+        """No step is running. Whatever happens now, only the requests that other threads work for may be to blame."""
         self._phase = phase
-        self._in_flight = ()
+        self._in_flight = in_flight
         self._write()
 
     def _write(self) -> None:

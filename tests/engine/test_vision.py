@@ -1,5 +1,9 @@
 """Pictures through the real backend, on a tiny Qwen3.5 with a vision tower."""
 
+import os
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -11,18 +15,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from daemon.core.exit_codes import ExitCode
+from daemon.core.framing import report_reader
 from daemon.core.pictures import PictureRule, ids_of, refusal, tokens_of
+from daemon.core.progress import PAGE_BYTES, read_progress
 from daemon.core.settings import EngineSettings, Speculation
 from daemon.core.wire import (
     Constraint,
     ConstraintKind,
+    Drain,
     Failed,
     FailureClass,
     ImageSpan,
+    Phase,
     Prefilling,
     Quote,
     Span,
     Started,
+    Step,
     Submit,
     Suspended,
     TokenSpan,
@@ -30,12 +40,18 @@ from daemon.core.wire import (
 from daemon.engine.backend import EngineFailed
 from daemon.engine.exl3 import vision
 from daemon.engine.exl3.containment import forget
+from daemon.engine.inbox import Inbox
+from daemon.engine.loop import EngineLoop
+from daemon.engine.page import ProgressPage
+from daemon.engine.writer import ReportWriter
 from daemon.host.picture_rule import read_picture_rule
 from tests.engine.checkpoints import PICTURE_END, PICTURE_START, Architecture, write_vision_checkpoint
+from tests.engine.child import ids_of as told_ids
 from tests.engine.conftest import ModelPath
 from tests.engine.device import BACKEND
 from tests.engine.workbench import GREEDY, Workbench, ask, text
 from tests.pictures import drawn, encoded, png, span_of
+from tests.process.front import wait_until
 
 SETTINGS = EngineSettings(
     backend=BACKEND, cache_tokens=8192, max_batch=8, chunk_tokens=512, reserve_tokens=2048, threads=1, vision=True
@@ -283,6 +299,41 @@ def test_cancelled_while_its_picture_is_decoded_leaves_nothing_behind(bench: Wor
     assert bench.of(1) == []
     pool = bench.backend.pool()
     assert (pool.referenced, pool.pending) == (0, 0)
+
+
+def test_picture_that_is_being_decoded_is_on_the_progress_page_and_holds_up_a_drain(
+    model: Path, shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decoder that crashes takes the engine along: its request must be known. No step runs meanwhile."""
+    go_on = threading.Event()
+
+    def slowly(data: bytes) -> Image.Image:
+        assert go_on.wait(60)
+        return drawn(128, 128, seed=len(data))
+
+    monkeypatch.setattr(vision, "decode", slowly)
+    page, inbox = os.memfd_create("page"), Inbox()
+    os.truncate(page, PAGE_BYTES)
+    backend = Workbench(model, SETTINGS, wake=inbox.wake).backend
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ThreadPoolExecutor(1) as threads:
+        for command in (shown.ask(1, 3, png(128, 128, seed=14), text(5)), Drain()):
+            inbox.put(command)
+        done = threads.submit(EngineLoop(backend, inbox, ReportWriter(ours), ProgressPage(page)).run)
+        wait_until(lambda: _in_flight(page) == (1,), "an idle engine that names the request")
+        assert not done.done()
+        go_on.set()
+        assert done.result(60) is ExitCode.OK
+        reports = report_reader().feed(theirs.recv(1 << 20))
+    os.close(page)
+    events = [event for report in reports if isinstance(report, Step) for event in report.events]
+    assert len(told_ids(events)) == 3
+
+
+def _in_flight(page: int) -> tuple[int, ...]:
+    """Whom an idle engine names on its page."""
+    seen = read_progress(os.pread(page, PAGE_BYTES, 0))
+    return seen.in_flight if seen is not None and seen.phase is Phase.IDLE else ()
 
 
 def test_grammar_holds_for_an_answer_about_a_picture(bench: Workbench, shown: Shown) -> None:

@@ -3,18 +3,22 @@
 import base64
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
 import anthropic
+import msgspec
 import openai
 import pytest
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionContentPartParam, ChatCompletionMessageParam
 
+from daemon.core.config_report import ConfigReport
 from tests.engine.checkpoints import Architecture, write_checkpoint, write_vision_checkpoint
 from tests.pictures import data_url, drawn, encoded, png
-from tests.process.front import Front, front, wait_until
+from tests.process.front import Front, environment, front, wait_until
 
 PAGE = 256
 MIDDLE = 12
@@ -173,7 +177,10 @@ def test_other_families_of_requests_show_the_same_picture(running: Front, client
 
 
 def test_vision_that_the_model_does_not_have_is_said_at_the_start(tmp_path: Path) -> None:
-    """Before anything is loaded, in one sentence."""
+    """Before anything is loaded, in one sentence; `exl3ctl config check` says the same."""
     model = write_checkpoint(Architecture.LLAMA, tmp_path / "blind")
     with pytest.raises(AssertionError, match="names no vision tower"), front(model, tmp_path, "engine.vision=true"):
         pass
+    asked = [sys.executable, "-P", "-m", "daemon.config_check", f"--set=model={model}", "--set=engine.vision=true"]
+    told = subprocess.run(asked, env=environment(), cwd=tmp_path, capture_output=True, check=True).stdout
+    assert "names no vision tower" in (msgspec.json.decode(told, type=ConfigReport).model_problem or "")
