@@ -37,7 +37,7 @@ async def stream_reply(
     async with EventStream(request, headers_of(request, prepared), api.in_force.settings.server.keepalive_seconds) as out:
         try:
             await _run(request, prepared, voices, out)
-            await out.send(last())
+            await out.end(last())
         except ConnectionResetError:
             raise
         except Exception as error:  # every kind of error must reach the client, whose status line is already written
@@ -47,7 +47,7 @@ async def stream_reply(
             request[OUTCOME] = answer.code or answer.type
             if answer.code == "internal_error":
                 _log.exception("request %s failed inside its stream", request[REQUEST_ID])
-            await out.send(failure(answer))
+            await out.end(failure(answer))
     return out.response
 
 

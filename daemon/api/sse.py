@@ -3,7 +3,7 @@
 The response begins with the first bytes, or with a comment after the first silence: until then an error can still be answered
 with its own status. From then on bytes may be pushed: framed as a chunk and handed to the transport in one call, past aiohttp's
 writer, without waiting. What that writer does besides is not needed here: nothing is compressed, and no length is promised. No
-timer is touched for a chunk. One sleeping task a stream watches the clock.
+timer is touched for a chunk; one a stream looks at the clock from time to time.
 """
 
 import asyncio
@@ -37,7 +37,10 @@ class EventStream:
         self._stall = stall
         self._last = 0.0
         self._hanging_since: float | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._ended = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._comment: asyncio.Task[None] | None = None
+        """Says that we are still there."""
         self._chunked: asyncio.Transport | None = None
         """The connection, while the response goes out in chunks: it has begun, and the client speaks HTTP/1.1."""
 
@@ -48,18 +51,19 @@ class EventStream:
 
     async def __aenter__(self) -> Self:
         self._last = monotonic()
-        self._watch = asyncio.create_task(self._keep())
+        self._look_later()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._chunked = None
         try:
-            if kind is None and self.begun:
-                self._hanging_since = monotonic()
-                await self.response.write_eof()
+            if kind is None and self.begun and not self._ended:
+                await self.end(b"")
         finally:
-            if self._watch is not None:
-                self._watch.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._comment is not None:
+                self._comment.cancel()
 
     def push(self, data: bytes) -> bool:
         """Write finished events at once. False: nothing was written; the response has not begun, the reader lags or is gone, and
@@ -82,26 +86,40 @@ class EventStream:
         await self.response.write(data)
         if self._request.protocol.writing_paused:
             await self._request.writer.drain()
+        if self._ended:  # a comment, while the end waits for the reader
+            return
         self._hanging_since = None
         if self.response.headers.get(hdrs.TRANSFER_ENCODING) == "chunked":
             self._chunked = self._request.transport
 
-    async def _keep(self) -> None:
+    async def end(self, data: bytes) -> None:
+        """Write the last events, and the end of the response behind them. Raises ConnectionResetError when the reader is gone."""
+        self._chunked = None
+        if not self.response.prepared:
+            await self.response.prepare(self._request)
+        self._hanging_since = monotonic()
+        self._ended = True
+        await self.response.write_eof(data)
+
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(min(self._keepalive, self._stall), self._look)
+
+    def _look(self) -> None:
         """Fill silence with comments; cut off a reader that takes nothing any more."""
-        while True:
-            await asyncio.sleep(min(self._keepalive, self._stall))
-            now = monotonic()
-            if self._hanging_since is not None:
-                if now - self._hanging_since >= self._stall:
-                    self._abort()
-                    return
-            elif now - self._last >= self._keepalive * 0.9:
-                try:
-                    async with asyncio.timeout(self._stall):
-                        await self.send(comment("keepalive"))
-                except (TimeoutError, ConnectionResetError):
-                    self._abort()
-                    return
+        now = monotonic()
+        if self._hanging_since is not None and now - self._hanging_since >= self._stall:
+            self._abort()
+            return
+        if self._hanging_since is None and now - self._last >= self._keepalive * 0.9:
+            self._comment = asyncio.create_task(self._say_something())
+        self._look_later()
+
+    async def _say_something(self) -> None:
+        try:
+            async with asyncio.timeout(self._stall):
+                await self.send(comment("keepalive"))
+        except (TimeoutError, ConnectionResetError):
+            self._abort()
 
     def _abort(self) -> None:
         """Close the connection without waiting; the server then cancels the handler, which cancels the request."""

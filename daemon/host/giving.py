@@ -61,7 +61,7 @@ from daemon.core.errors import Overloaded
 from daemon.core.pictures import without_content
 from daemon.core.requests import Priority
 from daemon.core.settings import Settings
-from daemon.core.wire import Answer, Cancel, Limits, Pool, Quote, Started, Steer, Step, Waiting
+from daemon.core.wire import Answer, Cancel, Limits, Pool, Quote, Started, Steer, Step, Tokens, Waiting
 from daemon.core.wire import Keep as KeepCommand
 from daemon.core.wire import Quoted as QuotedAnswer
 from daemon.core.wire import Suspend as SuspendCommand
@@ -193,7 +193,7 @@ class Giving:
         before, known.pool = known.pool, step.pool
         began: list[Began] = []
         waits: list[Waits] = []
-        for event in step.events:
+        for event in [event for event in step.events if not isinstance(event, Tokens)]:
             if isinstance(event, Started):
                 if self._present(engine, event.id, event.attempt):
                     began.append(Began(event.id, event.cached, self._extends(engine, event)))
