@@ -9,6 +9,7 @@ from daemon.core.vram_advice import Change, changes, speculation_advice
 from daemon.core.vram_findings import Finding
 from daemon.core.vram_host import KEPT_FREE, HostItem, HostPlan, Kept, host_plan
 from daemon.core.vram_model import ModelShape
+from daemon.core.vram_tensor import indivisible
 from daemon.core.vram_values import Card, CardPlan, Demand, Fits, Layout, NoRoom
 from daemon.core.vram_weights import Weights
 
@@ -141,6 +142,9 @@ def _notes(
         yield f"The context asked for, {demand.context:,}, is longer than the model's own {model.context:,} tokens."
     if Layout.TENSOR in layouts and model.architecture in UNDIVIDED:
         yield f"exllamav3 1.6.5 has no tensor-parallel code for {model.architecture}: the layout tensor is arithmetic only."
+    heads = indivisible(model) if Layout.TENSOR in layouts else None
+    if heads is not None:
+        yield f"exllamav3 1.6.5 cannot divide this model among cards: {heads}. The layout tensor is arithmetic only."
     yield from _of_overheads(cards)
     advice = speculation_advice(demand)
     if advice is not None:

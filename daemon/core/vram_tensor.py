@@ -75,6 +75,21 @@ def _widened(heads: int, width: int) -> int:
     return heads
 
 
+def indivisible(model: ModelShape) -> str | None:
+    """Why exllamav3 cannot divide the layers of such a model, in half a sentence; None where nothing is known against it."""
+    for layer in model.layers:
+        match layer:
+            case AttentionLayer(_, heads, width) | SlidingLayer(_, heads, width):
+                kind = "key/value heads"
+            case DeltaLayer(heads, _, width):
+                kind = "key heads of its linear attention"
+            case LatentLayer():
+                continue
+        if width * heads // _widened(heads, width) % _COLUMNS:
+            return f"{heads} {kind}, {width} columns each, do not make whole blocks of {_COLUMNS} columns"
+    return None
+
+
 def _feed_forward(model: ModelShape, part: LayerWeights, demand: Demand) -> _Piece:
     each, rows = demand.chunk * model.hidden * 4, demand.chunk * 2
     if model.experts is None:

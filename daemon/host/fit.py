@@ -26,6 +26,7 @@ from daemon.core.vram_host import HostMemory, HostPlan, Kept, host_plan, parse_m
 from daemon.core.vram_learned import Label, Learned, cards_of
 from daemon.core.vram_model import ModelShape, Precision, describe
 from daemon.core.vram_report import host_problem
+from daemon.core.vram_tensor import indivisible
 from daemon.core.vram_values import Demand, Layout
 from daemon.core.vram_weights import Weights, weigh
 from daemon.disk.model_folder import ModelFolder
@@ -129,6 +130,10 @@ def check_possible(model: Weighed, engine: EngineSettings, layout: Layout) -> No
     if layout is Layout.TENSOR and model.shape.architecture in UNDIVIDED:
         words = f"engine.layout is tensor, and exllamav3 1.6.5 cannot divide the layers of {model.shape.architecture} among GPUs"
         raise ConfigError(f"{words}: use split or replicas", "engine.layout")
+    heads = indivisible(model.shape) if layout is Layout.TENSOR else None
+    if heads is not None:
+        words = f"engine.layout is tensor, and exllamav3 cannot divide {model.name} among GPUs: its {heads}"
+        raise ConfigError(f"{words}. Use split or replicas", "engine.layout")
     problem = experts_refusal("engine.moe_cpu_layers", engine.moe_cpu_layers, model.shape, model.weights)
     if problem is not None:
         raise ConfigError(problem, "engine.moe_cpu_layers")

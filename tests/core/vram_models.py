@@ -155,6 +155,26 @@ def expert_tensors(bits: int = 4) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
+def dense_tensors(config: Mapping[str, object]) -> tuple[Tensor, ...]:
+    """Those of an ordinary transformer in half precision."""
+    model = describe(config)
+    found = [tensor("model.embed_tokens.weight", "F16", model.vocabulary, model.hidden)]
+    for number, layer in enumerate(model.layers):
+        assert isinstance(layer, AttentionLayer)
+        wide, thin = layer.q_heads * layer.head_dim, layer.kv_heads * layer.head_dim
+        sizes = {
+            "self_attn.q_proj": (wide, model.hidden), "self_attn.k_proj": (thin, model.hidden),
+            "self_attn.v_proj": (thin, model.hidden), "self_attn.o_proj": (model.hidden, wide),
+            "mlp.gate_proj": (model.intermediate, model.hidden), "mlp.up_proj": (model.intermediate, model.hidden),
+            "mlp.down_proj": (model.hidden, model.intermediate),
+            "input_layernorm": (model.hidden,), "post_attention_layernorm": (model.hidden,),
+        }  # fmt: skip
+        found.extend(tensor(f"model.layers.{number}.{name}.weight", "F16", *size) for name, size in sizes.items())
+    found.append(tensor("model.norm.weight", "F16", model.hidden))
+    found.append(tensor("lm_head.weight", "F16", model.vocabulary, model.hidden))
+    return tuple(found)
+
+
 def weights(config: Mapping[str, object], bits: int = 4) -> Weights:
     """Those tensors, weighed."""
     model = describe(config)

@@ -14,10 +14,11 @@ from daemon.core.vram import tensor_plans
 from daemon.core.vram_directory import read_model
 from daemon.core.vram_learned import ASSUMED_OVERHEAD
 from daemon.core.vram_model import Precision, checkpoint_bytes, describe, state_bytes, token_bytes
+from daemon.core.vram_tensor import indivisible
 from daemon.core.vram_values import Card, Demand, Item
 from daemon.core.vram_weights import weigh
 from daemon.disk.model_folder import ModelFolder
-from tests.core.vram_models import ORNITH_9B, QWEN3_5_27B, tensors, write_model
+from tests.core.vram_models import MOE, ORNITH_9B, QWEN3_5_27B, dense_tensors, tensors, write_model
 from tests.engine.checkpoints import Architecture
 from tests.engine.conftest import ModelPath
 
@@ -120,6 +121,30 @@ def test_shares_of_the_layout_tensor_equal_what_the_library_allots(
     plans = tensor_plans(shape, weigh(tensors(config), len(shape.layers), tied=shape.tied), cards, demand)
     planned = [plan.size(Item.WEIGHTS) + plan.size(Item.KV) + plan.size(Item.RECURRENT) for plan in plans]
     assert planned == pytest.approx(allotted, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("heads", "width", "possible"), [(3, 64, False), (2, 64, True), (4, 32, True), (2, 32, False), (1, 128, True), (5, 128, True)]
+)
+def test_heads_that_cannot_be_divided_are_those_that_the_library_refuses(
+    tmp_path: Path, heads: int, width: int, possible: bool
+) -> None:
+    """It says so by an assertion, when the processes of all cards are there already."""
+    config = {
+        **MOE, "architectures": ["LlamaForCausalLM"], "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1,
+        "num_attention_heads": heads, "num_key_value_heads": heads, "head_dim": width, "vocab_size": 256,
+    }  # fmt: skip
+    plain = {key: value for key, value in config.items() if "expert" not in key and key != "moe_intermediate_size"}
+    shape = describe(plain)
+    directory = write_model(tmp_path / "model", plain, dense_tensors(plain))
+    model = Model.from_config(Config.from_directory(str(directory)))
+    attention = next(module for module in cast("Iterable[_Divisible]", model) if type(module).__name__ == "Attention")
+    assert (indivisible(shape) is None) is possible
+    if possible:
+        assert len(attention.make_tp_allocation({})) == 1
+    else:
+        with pytest.raises(AssertionError, match="cannot divide into 128-channel tensors"):
+            attention.make_tp_allocation({})
 
 
 def test_planned_weights_equal_what_the_loaded_modules_hold(directory: Path) -> None:
