@@ -112,3 +112,44 @@ async def test_nothing_is_pushed_behind_the_end(
     reader, _ = await dial(tell, b"1.1")
     assert await body(reader, b"0\r\n\r\n") == b"3\r\nall\r\n0\r\n\r\n"
     assert not streams[0].push(b"late")
+
+
+async def test_last_events_and_the_end_go_out_together_and_nothing_follows(
+    dial: Callable[[Tell, bytes], Awaitable[Raw]],
+) -> None:
+    streams: list[EventStream] = []
+
+    async def tell(out: EventStream) -> None:
+        streams.append(out)
+        await out.send(b"one")
+        await out.end(b"two")
+        assert not out.push(b"late")
+
+    reader, _ = await dial(tell, b"1.1")
+    assert await body(reader, b"0\r\n\r\n") == b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
+    assert not streams[0].push(b"late")
+
+
+async def test_reader_that_never_takes_the_end_is_cut_off(connect: Connect) -> None:
+    """The writing stops with an error instead of waiting for good."""
+    ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        try:
+            async with EventStream(request, {}, 60.0, stall=0.05) as out:
+                await out.send(b"begin")
+                while out.push(BIG):
+                    pass
+                await out.end(BIG)
+        except (ConnectionResetError, asyncio.CancelledError) as problem:
+            ended.set_result(problem)
+            raise
+        return out.response
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    address = (await connect(app)).make_url("/")
+    _, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert isinstance(await asyncio.wait_for(ended, 10), ConnectionResetError | asyncio.CancelledError)
+    writer.transport.abort()
