@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -46,6 +47,8 @@ def main() -> None:
     except Exl3dError as problem:
         _complain(str(problem))
         code = ExitCode.FAILED
+    except KeyboardInterrupt:  # Ctrl-C before the daemon has handlers of its own: while configuration and model are read
+        sys.exit(128 + signal.SIGINT)
     sys.exit(code)
 
 

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import openai
@@ -87,6 +87,28 @@ async def test_streams_that_outlast_the_drain_end_with_an_error_event(model: Pat
             with pytest.raises(openai.APIError, match="shutting down"):
                 await reading
         assert await asyncio.to_thread(running.process.wait, DEADLINE) == 0
+
+
+def test_interrupt_before_anything_is_served_ends_quietly(model: Path, tmp_path: Path) -> None:
+    """Held up where it reads its configuration: a pipe with nothing in it."""
+    config = tmp_path / "config.yaml"
+    os.mkfifo(config)
+    argv = [*command(model, tmp_path / "state", 0, ()), "--config", str(config)]
+    started = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env=environment(HOME=str(tmp_path)))
+    with ExitStack() as held, started as process:
+        wait_until(lambda: _opened(config, held), "the configuration is being read")
+        process.send_signal(signal.SIGINT)
+        _, words = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, words) == (130, "")
+
+
+def _opened(pipe: Path, held: ExitStack) -> bool:
+    """Hold the writing end open, once somebody reads."""
+    try:
+        held.callback(os.close, os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
 
 
 def refused(arguments: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
