@@ -3,24 +3,36 @@
 The demo model, greedy, one thread each, the same prompts, all tokens whatever the model says. Both are loaded side by side and
 take turns, so that a machine that slows down slows both; each round's ratio is that of two runs one after the other, and the
 median of the ratios counts. Which side goes first changes from round to round.
+
+On a machine with other work the clock says more about that work than about either side, so the same is told in processor time,
+which with one thread each is about what the clock would show on a machine with nothing else to do.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import msgspec
 
-from daemon.core.bare_run import BareResult, BareRun
+from daemon.core.bare_run import BareRun
 from ops.bench import client
-from ops.bench.processes import Bare, Setup, bare, speaker
+from ops.bench.processes import Bare, Setup, bare, cpu_seconds, speaker
 from ops.bench.values import Load
 from ops.errors import BenchFailed
 
 _PLAIN = "tests.engine.plain_transformers"
 """Beside the tests, in a checkout: transformers is installed for them only."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    """How fast one side was in one round."""
+
+    tok_s: float
+    per_processor_s: float
+    """Tokens a second of its processor time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,8 @@ class Cpu(msgspec.Struct, frozen=True):
 
     transformers: dict[str, float]
     """Our tokens a second over theirs, by jobs: above 1 is faster."""
+    processor_time: dict[str, float]
+    """The same, by tokens a second of processor time."""
     tok_s: dict[str, float]
     """Ours, by jobs."""
     transformers_tok_s: dict[str, float]
@@ -49,7 +63,7 @@ class Cpu(msgspec.Struct, frozen=True):
 
 async def measure(model: Path, size: Size) -> Cpu:
     """Run the comparison. Raises BenchFailed."""
-    rates: dict[int, list[tuple[float, float]]] = {jobs: [] for jobs in size.jobs}
+    rates: dict[int, list[tuple[_Rate, _Rate]]] = {jobs: [] for jobs in size.jobs}
     setup = Setup(model, "cpu", cache_tokens=8192, max_batch=max(size.jobs))
     theirs_command = ["-m", _PLAIN, "--model", str(model), "--threads", str(setup.threads)]
     async with bare(setup) as ours, speaker(theirs_command) as theirs:
@@ -57,16 +71,28 @@ async def measure(model: Path, size: Size) -> Cpu:
             await _round(ours, theirs, _wanted(jobs, 4, size, 0), ours_first=True)
         for number in range(1, size.runs + 1):
             for jobs in size.jobs:
-                rate = await _round(ours, theirs, _wanted(jobs, size.tokens, size, number), ours_first=number % 2 == 1)
-                rates[jobs].append(rate)
-                print(f"run {number}, {jobs} jobs: {rate[0]:.1f} tok/s, transformers {rate[1]:.1f}", file=sys.stderr)
-    return Cpu(
-        transformers={str(jobs): round(median(mine / other for mine, other in each), 3) for jobs, each in rates.items()},
-        tok_s={str(jobs): round(median(mine for mine, _ in each), 1) for jobs, each in rates.items()},
-        transformers_tok_s={str(jobs): round(median(other for _, other in each), 1) for jobs, each in rates.items()},
-        runs=size.runs,
-        tokens=size.tokens,
-    )
+                pair = await _round(ours, theirs, _wanted(jobs, size.tokens, size, number), ours_first=number % 2 == 1)
+                rates[jobs].append(pair)
+                print(f"run {number}, {jobs} jobs: {_words(pair[0])}; transformers {_words(pair[1])}", file=sys.stderr)
+    return _summary(rates, size)
+
+
+def _summary(rates: Mapping[int, Sequence[tuple[_Rate, _Rate]]], size: Size) -> Cpu:
+    """Medians over the rounds."""
+    clock: dict[str, float] = {}
+    processor: dict[str, float] = {}
+    ours: dict[str, float] = {}
+    theirs: dict[str, float] = {}
+    for jobs, pairs in rates.items():
+        clock[str(jobs)] = round(median(our.tok_s / other.tok_s for our, other in pairs), 3)
+        processor[str(jobs)] = round(median(our.per_processor_s / other.per_processor_s for our, other in pairs), 3)
+        ours[str(jobs)] = round(median(our.tok_s for our, _ in pairs), 1)
+        theirs[str(jobs)] = round(median(other.tok_s for _, other in pairs), 1)
+    return Cpu(clock, processor, ours, theirs, size.runs, size.tokens)
+
+
+def _words(rate: _Rate) -> str:
+    return f"{rate.tok_s:.1f} tok/s, {rate.per_processor_s:.1f} a second of processor time"
 
 
 def _wanted(jobs: int, tokens: int, size: Size, seed: int) -> BareRun:
@@ -75,15 +101,18 @@ def _wanted(jobs: int, tokens: int, size: Size, seed: int) -> BareRun:
     return BareRun([client.prompt_text(load, number) for number in range(jobs)], jobs, tokens)
 
 
-async def _round(ours: Bare, theirs: Bare, wanted: BareRun, *, ours_first: bool) -> tuple[float, float]:
-    """Tokens a second of both, one after the other."""
+async def _round(ours: Bare, theirs: Bare, wanted: BareRun, *, ours_first: bool) -> tuple[_Rate, _Rate]:
+    """Both, one after the other."""
     order: Sequence[Bare] = (ours, theirs) if ours_first else (theirs, ours)
-    results = {side.pid: await side.run(wanted) for side in order}
-    return _rate(results[ours.pid], wanted), _rate(results[theirs.pid], wanted)
+    rates = {side.pid: await _rate(side, wanted) for side in order}
+    return rates[ours.pid], rates[theirs.pid]
 
 
-def _rate(result: BareResult, wanted: BareRun) -> float:
+async def _rate(side: Bare, wanted: BareRun) -> _Rate:
+    before = cpu_seconds(side.pid)
+    result = await side.run(wanted)
+    worked = cpu_seconds(side.pid) - before
     expected = len(wanted.prompts) * wanted.tokens
     if result.tokens != expected:
         raise BenchFailed(f"{result.tokens} tokens were made of {expected}")
-    return result.tokens / result.seconds
+    return _Rate(result.tokens / result.seconds, result.tokens / worked)

@@ -10,9 +10,9 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 - the name torch's own documentation uses
 
 from daemon.engine.cpu.hadamard import hadamard, rotate
+from daemon.engine.cpu.matrix import Matrix
 
 BLOCK = 128
 _TILE = 16
@@ -130,7 +130,7 @@ def exl3_gemv_int8_max_k(*_device: object) -> int:
 
 
 class BC_LinearEXL3:  # noqa: N801 - exllamav3's name
-    """One EXL3 layer, decoded to fp32 on first use (four bytes a weight) and kept."""
+    """One EXL3 layer, decoded to fp32 on first use and kept: four bytes a weight in each layout that `Matrix` makes."""
 
     def __init__(
         self,
@@ -146,14 +146,17 @@ class BC_LinearEXL3:  # noqa: N801 - exllamav3's name
         del rate, xh
         self._packed = (trellis, suh, svh, mcg, mul1)
         self._bias = bias
-        self._rows: Tensor | None = None
+        self._matrix: Matrix | None = None
 
     def run_alloc(self, x: Tensor, out_features: int, fp32: bool) -> Tensor:
         """Compute x (..., k) times the weight, plus bias: (..., n), fp32 or half."""
-        if self._rows is None:
-            self._rows = decode_weight(*self._packed).t().contiguous()
-        out = F.linear(x.float(), self._rows, None if self._bias is None else self._bias.float())
-        return out.to(torch.float if fp32 else torch.half).view(*x.shape[:-1], out_features)
+        if self._matrix is None:
+            self._matrix = Matrix([decode_weight(*self._packed)])
+        out = self._matrix.times(x.reshape(-1, x.shape[-1]))
+        if self._bias is not None:
+            out = out + self._bias
+        dtype = torch.float if fp32 else torch.half
+        return out.new_empty(out.shape, dtype=dtype).copy_(out).view(*x.shape[:-1], out_features)
 
 
 class _Exl3Linear(Protocol):

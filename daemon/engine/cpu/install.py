@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from daemon.core.errors import ConfigError
-from daemon.engine.cpu import attention, delta_net, exl3, linear
+from daemon.engine.cpu import attention, delta_net, exl3, fused, linear
 from daemon.engine.cpu.extension import NAME, CpuExtension
 from daemon.engine.cpu.triton_stub import triton_in_place
 
@@ -80,6 +80,7 @@ _UNPINNED = "without CUDA torch cannot pin memory, which exllamav3 asks for in i
 def _patches() -> tuple[Patch, ...]:
     backend = attention.Attention()
     experts = importlib.import_module("exllamav3.modules.block_sparse_mlp").BlockSparseMLP
+    layers = importlib.import_module("exllamav3.modules")
     return (
         Patch("torch", "empty", _unpinned(torch.empty), _UNPINNED),
         Patch("torch", "zeros", _unpinned(torch.zeros), _UNPINNED),
@@ -102,6 +103,18 @@ def _patches() -> tuple[Patch, ...]:
             "LinearFP16.forward",
             linear.half_linear_forward,
             "torch multiplies half matrices slowly on a CPU; compute in fp32 on a kept copy of the weight",
+        ),
+        Patch(
+            "exllamav3.modules.attn",
+            "Attention.project_qkv",
+            fused.joined_qkv(layers.Attention.project_qkv),
+            "one product instead of three; it joins layers on CUDA only, and EXL3 weights only",
+        ),
+        Patch(
+            "exllamav3.modules.mlp",
+            "GatedMLP.forward",
+            fused.joined_mlp(layers.GatedMLP.forward),
+            "the same, for the two layers in front of the activation",
         ),
         Patch(
             "exllamav3.modules.quant.exl3",

@@ -73,3 +73,32 @@ def test_plain_product_goes_into_the_output_given(multiply: object) -> None:
     assert callable(multiply)
     multiply(x, w, y)
     assert torch.allclose(y.double(), x.double() @ w.double(), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 8, 9, 40])
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 160), (160, 64), (96, 96)])
+@pytest.mark.parametrize("dtype", [torch.half, torch.float])
+def test_every_number_of_rows_gives_the_product(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> None:
+    """Each has its own layout of the weight and its own call; one layer is asked for them in turn."""
+    half = layer(values(inputs, outputs, seed=1))
+    x = values(1, rows, inputs)
+    out = linear.half_linear_forward(half, x, {}, dtype)
+    assert out.dtype == dtype
+    assert out.is_contiguous()
+    wanted = x.double() @ half.weight.double()
+    assert torch.allclose(
+        out.double(), wanted, rtol=1e-3 if dtype == torch.half else 1e-5, atol=1e-2 if dtype == torch.half else 1e-4
+    )
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_few_half_rows_are_summed_in_fp32(rows: int) -> None:
+    """A sum in half would stop growing at 2,048."""
+    x, weight = torch.ones(1, rows, 4096, dtype=torch.half), torch.ones(4096, 128, dtype=torch.half)
+    assert torch.equal(linear.half_linear_forward(layer(weight), x, {}), torch.full((1, rows, 128), 4096.0).half())
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_result_beyond_half_stays_finite_in_fp32(rows: int) -> None:
+    x, weight = torch.full((1, rows, 64), 100.0).half(), torch.full((64, 96), 100.0).half()
+    assert torch.equal(linear.half_linear_forward(layer(weight), x, {}, torch.float), torch.full((1, rows, 96), 640000.0))
