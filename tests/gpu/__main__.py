@@ -29,6 +29,8 @@ _LIMITS = {
     Part.HYBRID: 60.0,
     Part.SUSPEND: 60.0,
     Part.MEMORY: 90.0,
+    Part.TENSOR: 120.0,
+    Part.EXPERTS: 90.0,
     Part.THROUGHPUT: 150.0,
     Part.CUDA_ERRORS: 120.0,
 }
@@ -36,6 +38,8 @@ _LIMITS = {
 _NEED_GPU = {
     Part.MARKED: "exllamav3 copies the pages of its tiers with CUDA, and there is no driver to probe",
     Part.MEMORY: "what a CPU engine holds says nothing about a plan for GPUs",
+    Part.TENSOR: "a layer is divided among GPUs, and there is none",
+    Part.EXPERTS: "exllamav3 takes experts off a GPU, never off a CPU",
     Part.CUDA_ERRORS: "there is no CUDA context to break",
 }
 """What is skipped without one, and why."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from daemon.core.settings import BackendKind, EngineSettings
-from tests.gpu.report import NOTHING, Outcome, Part, PartFailed, Place, Said
+from tests.gpu.report import NOTHING, Outcome, Part, PartFailed, PartSkipped, Place, Said
 
 
 def _function(part: Part) -> Callable[[Place], msgspec.Struct]:  # noqa: C901  # one arm a part
@@ -34,6 +34,10 @@ def _function(part: Part) -> Callable[[Place], msgspec.Struct]:  # noqa: C901  #
             from tests.gpu.suspend import run  # noqa: PLC0415
         case Part.MEMORY:
             from tests.gpu.memory import run  # noqa: PLC0415
+        case Part.TENSOR:
+            from tests.gpu.layouts import run_tensor as run  # noqa: PLC0415
+        case Part.EXPERTS:
+            from tests.gpu.layouts import run_experts as run  # noqa: PLC0415
         case Part.THROUGHPUT:
             from tests.gpu.throughput import run  # noqa: PLC0415
         case Part.CUDA_ERRORS:
@@ -55,6 +59,8 @@ def said(part: Part, place: Place) -> Said:
         return Said(Outcome.OK, "", _raw(_function(part)(place)))
     except PartFailed as problem:
         return Said(Outcome.FAILED, str(problem), _raw(problem.numbers))
+    except PartSkipped as problem:
+        return Said(Outcome.SKIPPED, str(problem))
     except Exception as problem:  # noqa: BLE001  # the report is where it belongs; the log has the trace
         traceback.print_exc()
         return Said(Outcome.FAILED, f"{type(problem).__name__}: {problem}"[:2000])

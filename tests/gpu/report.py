@@ -35,6 +35,8 @@ class Part(Enum):
     HYBRID = "hybrid"
     SUSPEND = "suspend"
     MEMORY = "memory"
+    TENSOR = "tensor"
+    EXPERTS = "experts"
     THROUGHPUT = "throughput"
     CUDA_ERRORS = "cuda_errors"
 
@@ -105,3 +107,7 @@ class PartFailed(Exception):
     def __init__(self, reason: str, numbers: msgspec.Struct | None = None) -> None:
         super().__init__(reason)
         self.numbers = numbers
+
+
+class PartSkipped(Exception):
+    """A part cannot be tried on this machine; the message says why."""

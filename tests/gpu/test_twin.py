@@ -8,13 +8,19 @@ import msgspec
 import pytest
 
 from daemon.core.faults import Probed, ProbeOutcome
+from daemon.core.settings import BackendKind, EngineSettings
+from tests.engine.checkpoints import Architecture, write_checkpoint
 from tests.gpu.break_cuda import Broken, Words
 from tests.gpu.cuda_errors import judged, wrong
-from tests.gpu.report import NOTHING, SCHEMA, Outcome, Part, Report
+from tests.gpu.layouts import Likeness, answers
+from tests.gpu.layouts import judged as judged_layouts
+from tests.gpu.part import said
+from tests.gpu.report import NOTHING, SCHEMA, Outcome, Part, PartFailed, Place, Report
+from tests.host.test_gpu_census import tool
 from tests.ops.demo import demo_model
 
 _ROOT = Path(__file__).parents[2]
-_NEED_GPU = {Part.MARKED, Part.MEMORY, Part.CUDA_ERRORS}
+_NEED_GPU = {Part.MARKED, Part.MEMORY, Part.TENSOR, Part.EXPERTS, Part.CUDA_ERRORS}
 _ILLEGAL = Words("AcceleratorError", "CUDA error: an illegal memory access was encountered\nCUDA kernel errors …", 700, "device")
 
 
@@ -66,3 +72,33 @@ def test_everything_that_contradicts_what_is_believed_is_named() -> None:
         "the daemon's remedy for 700 is none",
         "after 700 a fresh process: failed",
     ]
+
+
+def test_layout_over_two_cards_is_skipped_in_words_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", tool(tmp_path, "print('GPU-1, RTX, 12288, 0, 576.88')")["PATH"])
+    told = said(Part.TENSOR, Place(BackendKind.CUDA, tmp_path))
+    assert told.outcome is Outcome.SKIPPED
+    assert told.reason == "needs two GPUs, and there is 1: a layer cannot be divided"
+
+
+def test_answers_that_differ_and_processes_that_stay_fail_the_part() -> None:
+    good = Likeness("m", 0.01, 1.0, 4, 0, [[100], [90]])
+    assert judged_layouts([good]).models == [good]
+    for bad, words in (
+        (msgspec.structs.replace(good, logprob_shift=0.5), "moved by 0.5"),
+        (msgspec.structs.replace(good, processes=1), "one process computed it"),
+        (msgspec.structs.replace(good, left=2), "2 of 4 processes outlived their engine"),
+    ):
+        with pytest.raises(PartFailed, match=words):
+            judged_layouts([good, bad])
+
+
+def test_answers_are_taken_twice_alike_and_a_killed_engine_leaves_nothing(tmp_path: Path) -> None:
+    """What the parts tensor and experts do, with an engine on the CPU."""
+    place = Place(BackendKind.CPU, tmp_path)
+    write_checkpoint(Architecture.QWEN3, place.dense)
+    engine = EngineSettings(backend=BackendKind.CPU, cache_tokens=2048, max_batch=2, chunk_tokens=512, threads=1)
+    found = [answers(place, place.dense, engine) for _ in range(2)]
+    assert found[0].said == found[1].said
+    assert [len(ids) for ids, _ in found[0].said] == [24] * 4
+    assert [(each.processes, each.left) for each in found] == [(1, 0), (1, 0)]
