@@ -56,7 +56,7 @@ def text_of(chunks: list[Json], index: int = 0) -> str:
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for a condition, with a deadline."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  # conditions of the code under test set no event

@@ -186,7 +186,7 @@ async def test_closing_a_stream_cancels_the_request(client: anthropic.AsyncAnthr
     stream = await client.messages.create(model=CARD.name, messages=MESSAGES, max_tokens=9, stream=True)
     await anext(aiter(stream))
     await stream.close()
-    await asyncio.wait_for(serving.streams[0].cancelled.wait(), 5)
+    await asyncio.wait_for(serving.streams[0].cancelled.wait(), 60)
 
 
 # --- recorded requests ------------------------------------------------------------------------------------------------

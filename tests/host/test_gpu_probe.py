@@ -139,7 +139,7 @@ async def test_close_ends_a_running_probe(tmp_path: Path) -> None:
     argv = script(f"import os, time; open({str(started)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
     prober = GpuProbe(600, argv=argv)
     asking = asyncio.create_task(prober.probe())
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (started.exists() and await asyncio.to_thread(started.read_text)):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)

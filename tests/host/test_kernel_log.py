@@ -88,7 +88,7 @@ async def following(
 
 
 async def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not what():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
