@@ -12,8 +12,8 @@ XDG_CACHE_HOME ?= $(HOME)/.cache
 export EXL3D_TEST_STATE ?= $(XDG_CACHE_HOME)/exl3d/test-state
 
 PYTEST_ARGS ?=
-# Files of tests run at a time.
-WORKERS ?= 2
+# Files of tests run at a time: one more than two cores have use for, since tests with engines wait for almost half of their time.
+WORKERS ?= 3
 BENCH_ARGS ?=
 GPU_ARGS ?=
 MINUTES ?= 10
