@@ -150,8 +150,8 @@ class EngineSettings(_Section, frozen=True):
     vision: Annotated[
         bool,
         Meta(
-            description="Load the model's vision tower, so that chats may hold pictures: Qwen2.5-VL, Qwen3-VL, Qwen3.5 and GLM-4V."
-            " `exl3ctl plan MODEL --vision` says what it takes"
+            description="Load the model's vision tower, so that chats may hold pictures: Qwen2.5-VL, Qwen3-VL, Qwen3.5 and"
+            " GLM-4V. `exl3ctl plan MODEL --vision` says what it takes"
         ),
     ] = False
     vision_tokens: Annotated[

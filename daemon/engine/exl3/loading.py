@@ -25,6 +25,7 @@ from daemon.engine.exl3.entrance import Loaded
 from daemon.engine.exl3.faults import FaultKind, classify, describe
 from daemon.engine.exl3.held_memory import TorchCuda, device_of_layers, held_memory
 from daemon.engine.exl3.json_values import as_list, as_object
+from daemon.engine.exl3.leftovers import Leftovers
 from daemon.engine.exl3.null_parts import NullParts, load_null
 from daemon.engine.exl3.pace import Pace
 from daemon.engine.exl3.placing import Placing, check_model, check_offloaded, offload_experts, placing
@@ -136,7 +137,13 @@ def _load_parts(configure: Configure, device: Device, place: Placing, tokens: in
     drafting = prepare(settings, config, tokens, _read_config, on_cpu=device.kind is DeviceKind.CPU)
     cache = build_cache(model, settings, tokens, drafting.tokens)
 
+    shares = place.tensor or settings.moe_cpu_layers > 0
+    leftovers = Leftovers(Path(configure.state_dir))
+    leftovers.sweep()
+
     def loading(done: int, total: int) -> None:
+        if shares and done == 0:
+            leftovers.note()
         progress(LoadStage.LOADING, done, total)
 
     def warming(done: int, total: int) -> None:
@@ -160,6 +167,8 @@ def _load_parts(configure: Configure, device: Device, place: Placing, tokens: in
                 draft_model=drafting.model,
             )
             check_offloaded(config, settings)
+            if shares:
+                leftovers.note()
         else:
             _tell_modules(model, loading)
             model.load(device=device.torch_device, max_chunk_size=settings.chunk_tokens)
