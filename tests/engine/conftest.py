@@ -17,9 +17,9 @@ runtime.prepare(EngineSettings(backend=BACKEND, threads=1))
 
 from tests.engine.checkpoints import Architecture, write_tokenizer  # noqa: E402 - exllamav3 needs the operations first
 from tests.engine.workbench import Workbench  # noqa: E402 - as above
-from tests.engine.written import Checkpoint, checkpoint, exl3_checkpoint  # noqa: E402 - as above
+from tests.engine.written import Checkpoint, checkpoint, exl3_checkpoint, seeing_checkpoint  # noqa: E402 - as above
 
-__all__ = ["checkpoint", "exl3_checkpoint"]
+__all__ = ["checkpoint", "exl3_checkpoint", "seeing_checkpoint"]
 
 ModelPath = Callable[[Architecture], Path]
 

@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -59,9 +60,9 @@ SETTINGS = EngineSettings(
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(seeing_checkpoint: Callable[[], Path]) -> Path:
     """The checkpoint."""
-    return write_vision_checkpoint(tmp_path_factory.mktemp("vision"))
+    return seeing_checkpoint()
 
 
 @pytest.fixture(scope="module")
@@ -353,12 +354,12 @@ def test_prefill_of_a_picture_is_reported_in_tokens_of_the_whole_prompt(bench: W
 
 @pytest.mark.parametrize("speculation", [Speculation.NGRAM, Speculation.MTP])
 def test_drafts_do_not_change_what_is_said_about_pictures(
-    speculation: Speculation, bench: Workbench, shown: Shown, tmp_path: Path
+    speculation: Speculation, model: Path, bench: Workbench, shown: Shown, tmp_path: Path
 ) -> None:
     """N-grams look at low halves of ids only, and none of a picture's is taken for text; the head is shown the pictures too."""
     request = shown.ask(1, 40, text(12), png(128, 128), text(12), png(128, 128), text(12), png(160, 96, seed=2))
-    seeing = write_vision_checkpoint(tmp_path / "drafting", mtp=speculation is Speculation.MTP)
-    drafting = Workbench(seeing, msgspec.structs.replace(SETTINGS, speculation=speculation))
+    drafter = write_vision_checkpoint(tmp_path / "drafting", mtp=True) if speculation is Speculation.MTP else model
+    drafting = Workbench(drafter, msgspec.structs.replace(SETTINGS, speculation=speculation))
     plain = bench.run(request)[1]
     bench.assert_same(ids_of(request.spans), plain, drafting.run(request)[1])
 

@@ -7,9 +7,9 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from tests.engine.checkpoints import Architecture
-from tests.engine.written import Checkpoint, checkpoint, exl3_checkpoint
+from tests.engine.written import Checkpoint, checkpoint, exl3_checkpoint, seeing_checkpoint
 
-__all__ = ["checkpoint", "exl3_checkpoint"]
+__all__ = ["checkpoint", "exl3_checkpoint", "seeing_checkpoint"]
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import anthropic
@@ -16,7 +16,6 @@ from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionContentPartParam, ChatCompletionMessageParam
 
 from daemon.core.config_report import ConfigReport
-from tests.engine.checkpoints import Architecture, write_checkpoint, write_vision_checkpoint
 from tests.pictures import data_url, drawn, encoded, png
 from tests.process.front import Front, environment, front, wait_until
 
@@ -27,11 +26,10 @@ LETTER = "Letter from the lighthouse keeper: the tides are high and the daemon k
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Generator[Front]:
+def running(seeing_checkpoint: Callable[[], Path], tmp_path_factory: pytest.TempPathFactory) -> Generator[Front]:
     """A daemon whose model has eyes."""
-    model = write_vision_checkpoint(tmp_path_factory.mktemp("seeing"))
     settings = ("engine.backend=cpu", "engine.cache_tokens=8192", "engine.threads=1", "engine.vision=true")
-    with front(model, tmp_path_factory.mktemp("daemon"), *settings) as daemon:
+    with front(seeing_checkpoint(), tmp_path_factory.mktemp("daemon"), *settings) as daemon:
         yield daemon
 
 
@@ -176,9 +174,8 @@ def test_other_families_of_requests_show_the_same_picture(running: Front, client
     assert counted.input_tokens == usage.prompt_tokens
 
 
-def test_vision_that_the_model_does_not_have_is_said_at_the_start(tmp_path: Path) -> None:
+def test_vision_that_the_model_does_not_have_is_said_at_the_start(model: Path, tmp_path: Path) -> None:
     """Before anything is loaded, in one sentence; `exl3ctl config check` says the same."""
-    model = write_checkpoint(Architecture.LLAMA, tmp_path / "blind")
     with pytest.raises(AssertionError, match="names no vision tower"), front(model, tmp_path, "engine.vision=true"):
         pass
     asked = [sys.executable, "-P", "-m", "daemon.config_check", f"--set=model={model}", "--set=engine.vision=true"]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from daemon.engine.cpu.coverage import require_operations
 from daemon.engine.cpu.places import gen_mrope_pos_ids
-from tests.engine.checkpoints import PICTURE_END, PICTURE_PAD, PICTURE_START, VOCABULARY, write_vision_checkpoint
+from tests.engine.checkpoints import PICTURE_END, PICTURE_PAD, PICTURE_START, VOCABULARY
 from tests.engine.cpu.models import divergence, library, prompt
 from tests.pictures import drawn
 
@@ -98,8 +98,9 @@ class Seeing:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_vision_checkpoint(tmp_path_factory.mktemp("vision"))
+def model(seeing_checkpoint: Callable[[], Path]) -> Path:
+    """The checkpoint."""
+    return seeing_checkpoint()
 
 
 def between(*pieces: Tensor | int) -> Tensor:
@@ -113,9 +114,9 @@ def between(*pieces: Tensor | int) -> Tensor:
     return torch.cat(parts, -1)
 
 
-def test_tower_sees_what_transformers_sees(checkpoint: Path) -> None:
+def test_tower_sees_what_transformers_sees(model: Path) -> None:
     """Pictures that are kept, shrunk, and longer than wide. exllamav3 computes in half, and GELU by its usual approximation."""
-    reference, seeing = Reference.load(checkpoint), Seeing(checkpoint)
+    reference, seeing = Reference.load(model), Seeing(model)
     for number, size in enumerate(SIZES):
         picture = drawn(*size, seed=number)
         wanted, found = reference.rows(picture), seeing.look(picture).embeddings.float()
@@ -124,23 +125,23 @@ def test_tower_sees_what_transformers_sees(checkpoint: Path) -> None:
         assert error < 2e-3, (size, error)
 
 
-def test_logits_around_two_pictures_are_nearer_to_fp32_than_transformers_in_bf16(checkpoint: Path) -> None:
+def test_logits_around_two_pictures_are_nearer_to_fp32_than_transformers_in_bf16(model: Path) -> None:
     """Places in three dimensions and rows of pictures among those of text; exllamav3 keeps parts of the recurrence in bf16."""
-    reference, seeing = Reference.load(checkpoint), Seeing(checkpoint)
+    reference, seeing = Reference.load(model), Seeing(model)
     pictures = [drawn(260, 150), drawn(64, 300, seed=1)]
     counts = [seeing.look(picture).mm_length for picture in pictures]
     ids = between(prompt(40), counts[0], prompt(25, seed=4), counts[1], prompt(60, seed=5))
     wanted = reference.logits(ids, pictures)
     found = divergence(wanted, seeing.logits(ids, pictures))
-    yardstick = divergence(wanted, Reference.load(checkpoint, torch.bfloat16).logits(ids, pictures))
+    yardstick = divergence(wanted, Reference.load(model, torch.bfloat16).logits(ids, pictures))
     swapped = divergence(wanted, reference.logits(ids, [drawn(260, 150, seed=7), pictures[1]]))
     assert found.median < 2e-3
     assert found.mean < yardstick.mean
     assert swapped.mean > 10 * found.mean, "the picture must matter for this to show anything"
 
 
-def test_places_of_text_and_pictures_are_those_of_transformers(checkpoint: Path) -> None:
-    reference = Reference.load(checkpoint)
+def test_places_of_text_and_pictures_are_those_of_transformers(model: Path) -> None:
+    reference = Reference.load(model)
     ids = between(prompt(7), 12, prompt(3), 6, prompt(5))
     grids = [(1, 6, 8), (1, 4, 6)]
     kinds = (ids == PICTURE_PAD).int()
