@@ -6,14 +6,16 @@ unconstrained. Compiling is done in a thread by the caller: a large schema takes
 
 import json
 from collections.abc import Callable
+from functools import lru_cache
 from typing import cast
 
-from llguidance import LLMatcher, grammar_from
-
+from daemon.api.grammar_trial import INLINE_CHARACTERS, compile_apart, compile_here
 from daemon.api.schemas import Generation, Json
-from daemon.core.errors import BadConstraint, InvalidRequest, RequestError
+from daemon.core.errors import BadConstraint, InvalidRequest
 from daemon.core.wire import Constraint, ConstraintKind
 
+_REMEMBERED = 64
+"""Large constraints whose trial is remembered."""
 _FORMATS = ("text", "json_object", "json_schema")
 
 
@@ -139,10 +141,13 @@ def check(constraint: Constraint, param: str) -> None:
 
 
 def compile_problem(constraint: Constraint) -> str:
-    """What is wrong with a constraint; empty where nothing is."""
-    try:
-        return LLMatcher.validate_grammar(grammar_from(constraint.kind.value, constraint.text))
-    except RequestError:
-        raise
-    except (ValueError, RecursionError) as problem:
-        return str(problem)
+    """What is wrong with a constraint; empty where nothing is. What is large is tried in a process of its own, once."""
+    if len(constraint.text) <= INLINE_CHARACTERS:
+        return compile_here(constraint.kind, constraint.text)
+    return _tried(constraint.kind, constraint.text)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _tried(kind: ConstraintKind, text: str) -> str:
+    """Clients send the same schema again and again."""
+    return compile_apart(Constraint(kind, text))
