@@ -22,8 +22,8 @@ from tests.engine.conftest import ModelPath
 from tests.engine.workbench import Workbench, ask, text
 
 TURNS = 20
-QUESTION, THOUGHT, ANSWER = 150, 100, 150
-"""Tokens of each part of a turn, about."""
+QUESTION, THOUGHT, ANSWER = 310, 35, 55
+"""Tokens of each part of a turn, about. What is said takes a step for each token, what is asked one for hundreds."""
 PAGE = 256
 SETTINGS = EngineSettings(
     backend=BackendKind.CPU, cache_tokens=20_480, max_batch=4, chunk_tokens=512, reserve_tokens=2048, threads=1

@@ -100,9 +100,9 @@ def test_stopped_daemon_is_ended_by_the_watchdog_and_comes_back(running: Machine
 
 
 def test_reload_takes_over_a_good_file_under_a_running_stream(running: Machine) -> None:
-    undisturbed = outcome(stream(running, 300))
+    undisturbed = outcome(stream(running, 200))
     daemon, engine = running.show(UNIT, "MainPID"), engine_pid(running)
-    client = stream(running, 300)
+    client = stream(running, 200)
     running.write(CONFIG_FILE, CONFIG.replace(f"port: {PORT}", "port: 1\nlog:\n  level: debug"))
     running.run("systemctl", "reload", UNIT)
     assert running.show(UNIT, "ActiveState") == "active"
@@ -134,7 +134,7 @@ def test_commands_reach_the_service(running: Machine) -> None:
     """As root types them on the machine, with nothing named but the command."""
     before = engine_pid(running)
     assert running.run(EXL3CTL, "health", "deep").stdout.startswith("well")
-    client = stream(running, 600)
+    client = stream(running, 300)
     assert "replaced; 1 request" in running.run(EXL3CTL, "restart", "--engine").stdout
     assert outcome(client)["done"]
     assert engine_pid(running) != before
