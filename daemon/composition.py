@@ -15,16 +15,14 @@ from daemon.api.context import API
 from daemon.api.doorman import ADMIN_PREFIX
 from daemon.chat.prompt import PromptBuilder
 from daemon.core.admission_values import Policy as SharingPolicy
-from daemon.core.admission_views import guarantee_problem
 from daemon.core.errors import ConfigError
 from daemon.core.layout import Place, places
-from daemon.core.people import People
 from daemon.core.pictures import PictureRule
 from daemon.core.poison import Policy as PoisonPolicy
 from daemon.core.ports import ModelCard
+from daemon.core.promises import promise_problem, sharing_policy
 from daemon.core.settings import Settings
 from daemon.core.supervision_values import Policy
-from daemon.core.vram_model import PAGE
 from daemon.core.wire import Configure
 from daemon.host.conviction_store import NAME as CONVICTIONS
 from daemon.host.conviction_store import ConvictionStore
@@ -109,15 +107,17 @@ class _Ground:
         on_gpu = wants_gpu(settings.engine.backend)
         cards = [gpu.uuid for gpu in origin.forecast.census.gpus] if on_gpu else None
         layout = places(settings.engine, cards, os.cpu_count() or 1)
-        sharing = sharing_policy(origin.people.current(), settings)
-        _refuse_promises(sharing, settings, len(layout))
+        people = origin.people.current()
+        problem = promise_problem(people, settings, len(layout))
+        if problem is not None:
+            raise ConfigError(problem)
         return cls(
             settings=settings,
             state_dir=origin.configuration.state_dir,
             on_gpu=on_gpu,
             places=layout,
             card=_card(settings, origin.reading),
-            sharing=sharing,
+            sharing=sharing_policy(people, settings),
             poison=PoisonPolicy(memory=settings.supervisor.poison_memory_hours * 3600),
         )
 
@@ -234,25 +234,12 @@ def _reloader(origin: Origin, systemd: Systemd, streams: StreamRegistry) -> Relo
     return reloader
 
 
-def sharing_policy(people: People, settings: Settings) -> SharingPolicy:
-    """Who may have what, for admission."""
-    return SharingPolicy.of(people, settings.server, settings.engine)
-
-
 def _vacancy(watchdog: Watchdog, place: Place) -> Vacancy | None:
     """Tells when the memory of this engine's cards has come back; None where nobody reads them."""
     gauge = watchdog.gauge
     if gauge is None:
         return None
     return Vacancy(gauge if place.gpus is None else OwnCards(gauge, watchdog.readings, place.gpus))
-
-
-def _refuse_promises(policy: SharingPolicy, settings: Settings, engines: int) -> None:
-    """Raise ConfigError where the configured cache cannot hold what people are promised: before minutes go by loading."""
-    tokens = settings.engine.cache_tokens
-    problem = None if tokens is None else guarantee_problem(policy, [(tokens // PAGE, PAGE)] * engines)
-    if problem is not None:
-        raise ConfigError(problem)
 
 
 def context_of(settings: Settings, own: int) -> int:

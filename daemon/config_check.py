@@ -16,7 +16,12 @@ import msgspec
 
 from daemon.core.config_report import ConfigReport
 from daemon.core.errors import ConfigError
+from daemon.core.layout import layout_of, places
+from daemon.core.people import People
+from daemon.core.promises import promise_problem
 from daemon.core.settings import BackendKind, Settings
+from daemon.core.vram_values import Layout
+from daemon.host.fit import wants_gpu
 from daemon.host.model_directory import read_model_directory
 from daemon.host.people_store import PeopleBook
 from daemon.host.picture_rule import read_picture_rule
@@ -44,23 +49,36 @@ def check(given: Path | None, overrides: Sequence[str]) -> ConfigReport:
     except ConfigError as problem:
         default = state_directory(Settings(), os.environ).absolute()
         return ConfigReport(problem=str(problem), source=name, state_dir=str(default))
+    people, people_problem = _people(read)
     return ConfigReport(
         problem=None,
         model_problem=_model_problem(read.settings),
-        people_problem=_people_problem(read),
+        people_problem=people_problem,
+        engine_problem=_engine_problem(read.settings, people),
         source=name,
         state_dir=str(read.state_dir.absolute()),
         settings=read.settings,
     )
 
 
-def _people_problem(configuration: Configuration) -> str | None:
-    """Why nobody could be let in as configured; None where everybody could."""
+def _people(configuration: Configuration) -> tuple[People | None, str | None]:
+    """Everybody who could be let in as configured, or why nobody could."""
     try:
-        PeopleBook(configuration.settings, configuration.state_dir)
+        return PeopleBook(configuration.settings, configuration.state_dir).current(), None
+    except ConfigError as problem:
+        return None, str(problem)
+
+
+def _engine_problem(settings: Settings, people: People | None) -> str | None:
+    """Why engines could not run as configured. GPUs are not counted, since that may take long: the daemon knows more."""
+    try:
+        if wants_gpu(settings.engine.backend):
+            count = settings.engine.replicas if layout_of(settings.engine) is Layout.REPLICAS else 1
+        else:
+            count = len(places(settings.engine, None, os.cpu_count() or 1))
     except ConfigError as problem:
         return str(problem)
-    return None
+    return None if people is None or count is None else promise_problem(people, settings, count)
 
 
 def _model_problem(settings: Settings) -> str | None:

@@ -16,6 +16,8 @@ class ConfigReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is wrong with the model directory that it names."""
     people_problem: str | None = None
     """What is wrong with keys and people, in the configuration or in the state directory."""
+    engine_problem: str | None = None
+    """Why engines cannot run as configured, as far as that can be told without asking for GPUs."""
     source: str | None = None
     """The file that was read; None where there was none."""
     state_dir: str = ""
@@ -25,4 +27,4 @@ class ConfigReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def first_problem(self) -> str | None:
         """Why the daemon would not start; None where it would."""
-        return self.problem or self.model_problem or self.people_problem
+        return self.problem or self.model_problem or self.people_problem or self.engine_problem

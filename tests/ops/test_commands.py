@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 
 from daemon.core.gpu import GpuReading
-from daemon.core.keys import matches, parse_hash
+from daemon.core.keys import DIGEST_BYTES, SALT_BYTES, matches, parse_hash
 from daemon.core.ports import EngineStatus, Status
 from daemon.core.senses import Sense, SenseState
 from daemon.core.settings import KeySettings, Settings
@@ -50,6 +50,9 @@ STATUS = Status(
 
 def _status(body: bytes) -> Mapping[str, tuple[int, bytes]]:
     return {"GET /status": (200, body)}
+
+
+HASH = f"scrypt${'00' * SALT_BYTES}${'00' * DIGEST_BYTES}"
 
 
 def test_status_shows_the_running_daemon(tmp_path: Path, exl3ctl: Tool) -> None:
@@ -149,6 +152,24 @@ def test_config_check_looks_into_the_model_directory(exl3ctl: Tool) -> None:
     assert "tokenizer.json" in done.err or "safetensors" in done.err
     assert "Traceback" not in done.err
     assert exl3ctl("status").code == ExitCode.NOT_RUNNING, "other commands do not care about the model"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("engine: {layout: split, replicas: 2}", "engine.replicas asks for 2"),
+        ("engine: {backend: cpu, layout: tensor}", "engines compute on a CPU"),
+        (
+            f"{{engine: {{cache_tokens: 4096}}, sharing: {{guaranteed_context: 8192}}, keys: [{{name: ann, hash: {HASH}}}]}}",
+            "the cache holds 4,096 tokens",
+        ),
+    ],
+)
+def test_config_check_says_what_no_engine_could_do(text: str, words: str, exl3ctl: Tool) -> None:
+    (exl3ctl.home / "config.yaml").write_text(text)
+    done = exl3ctl("config", "check")
+    assert done.code == ExitCode.FAILED
+    assert words in done.err
 
 
 def test_commands_that_need_the_configuration_fail_on_a_bad_one(tmp_path: Path, exl3ctl: Tool) -> None:
