@@ -47,7 +47,7 @@ WHEELS = (
 
 def with_gpu(gpu: Gpu, driver: int, **more: object) -> Machine:
     """A machine with one card and a working driver."""
-    return replace(BARE, gpus=(gpu,), nvidia_card=True, driver=(driver, 88), **more)  # pyright: ignore[reportArgumentType]  # facts by name
+    return replace(BARE, gpus=(gpu,), nvidia_card=True, driver=(driver, 88), **more)
 
 
 def missing(decided: Plan) -> list[str]:
