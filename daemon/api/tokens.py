@@ -3,6 +3,7 @@
 Names are those of vLLM and of llama-server, side by side.
 """
 
+import asyncio
 from typing import Annotated
 
 import msgspec
@@ -129,12 +130,18 @@ async def tokenize(request: web.Request) -> web.Response:
         _, spans = await api.preparing.prompt(_chat(body), card)
         ids = tuple(token for span in spans if isinstance(span, TokenSpan) for token in span.ids)
         count = count_tokens(spans)
-    texts = [api.tokenizing.token_text(token) for token in ids] if body.return_token_strs or body.with_pieces else []
-    tokens: list[int | TokenPiece] = list(ids)
-    if body.with_pieces:
-        tokens = [TokenPiece(token, piece) for token, piece in zip(ids, texts, strict=True)]
-    strings = texts if body.return_token_strs else None
-    return _json(Tokenized(tokens=tokens, count=count, max_model_len=card.context, token_strs=strings))
+
+    def written() -> bytes:
+        """The answer; in a thread, since a book has a million tokens and everybody's streams wait for the loop."""
+        texts = [api.tokenizing.token_text(token) for token in ids] if body.return_token_strs or body.with_pieces else []
+        tokens: list[int | TokenPiece] = list(ids)
+        if body.with_pieces:
+            tokens = [TokenPiece(token, piece) for token, piece in zip(ids, texts, strict=True)]
+        strings = texts if body.return_token_strs else None
+        return msgspec.json.encode(Tokenized(tokens=tokens, count=count, max_model_len=card.context, token_strs=strings))
+
+    answer = await asyncio.get_running_loop().run_in_executor(api.threads, written)
+    return web.Response(body=answer, content_type="application/json")
 
 
 async def detokenize(request: web.Request) -> web.Response:
