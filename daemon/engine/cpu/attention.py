@@ -1,7 +1,7 @@
 """Attention over dense or paged keys and values: the one backend of exllamav3's attention dispatcher on a CPU.
 
 1. New keys and values go into the cache first, as on a GPU.
-2. A few new tokens a row: all rows run as one batch, padded to the longest and masked.
+2. A few new tokens a row, or a short prompt: all rows run as one batch, padded to the longest and masked.
 3. Many new tokens: row by row, in slices of queries, so that no mask grows with the square of the context.
 """
 
@@ -16,8 +16,6 @@ from daemon.engine.cpu.quant_cache import dequantize_groups
 
 _MASK_ELEMENTS = 1 << 22
 """Largest mask of one prefill slice: 16 MiB as fp32."""
-_FEW_QUERIES = 8
-"""Up to so many new tokens a row, rows are batched; above, padding costs more than it saves."""
 
 
 class AttentionCall(Protocol):
@@ -188,7 +186,7 @@ def _many_queries(call: AttentionCall, row: int, k: Tensor, v: Tensor, start: in
 
 
 def _paged(call: AttentionCall, keys: _Keys, step: Step) -> Tensor:
-    if call.q_len <= _FEW_QUERIES and call.causal and not _windowed(call):
+    if step.together and call.causal and not _windowed(call):
         return _few_queries(call, keys, step)
     out = torch.empty_like(call.q)
     for row, start in enumerate(step.past):

@@ -5,6 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+FEW_QUERIES = 8
+"""Up to so many new tokens a row, rows are batched; above, padding costs more than it saves."""
+SHORT = 1 << 16
+"""Largest mask that is made for a row with more new tokens: of 256 KiB, for all layers. Longer ones are cut into slices."""
+
 
 def cache_rows(block_table: Tensor, first: Tensor, count: int, page: int) -> Tensor:
     """Row numbers int64 (batch, count) in a cache of `page` tokens a page, for `count` tokens from `first` (batch) on."""
@@ -52,8 +57,11 @@ class Step:
     """Cache rows int64 (batch, total); behind a shorter row's end, to be masked, its own first one."""
     added: Tensor
     """Cache rows of the new tokens, int64 (batch·new)."""
+    together: bool
+    """Whether all rows are attended to in one call, with the mask below."""
     unseen: Tensor | None
-    """0 where a query sees a token by position and -inf elsewhere, fp32 (batch, 1, new, total); None: all see all."""
+    """0 where a query sees a token by position and -inf elsewhere, fp32 (batch, 1, new, total); None: all see all, or
+    the rows are not taken together."""
 
     straight: bool
     """Whether this is a single row whose tokens lie one behind the other."""
@@ -81,13 +89,14 @@ def plan_step(table: Tensor, lengths: Tensor, new: int, page: int) -> Step:
         # behind a shorter row's end read its own first token: masked, and no other row's NaN can come in
         rows = torch.where(torch.arange(total) < lengths.view(-1, 1) + new, rows, rows[:, :1])
     queries = lengths.long().view(-1, 1) + torch.arange(new)
+    together = new <= FEW_QUERIES or (len(past) == 1 and new * total <= SHORT)
     unseen = None
-    if new > 1 or len(past) > 1:
+    if together and (new > 1 or len(past) > 1):
         visible = torch.arange(total) <= queries.unsqueeze(-1)
         unseen = torch.zeros(visible.shape).masked_fill_(~visible, float("-inf")).unsqueeze(1)
     added = rows.gather(1, queries).flatten()
     straight = len(past) == 1 and _follow(rows[0], page)
-    return Step(table.clone(), lengths.clone(), new, page, tuple(past), total, rows, added, unseen, straight)
+    return Step(table.clone(), lengths.clone(), new, page, tuple(past), total, rows, added, together, unseen, straight)
 
 
 class Steps:

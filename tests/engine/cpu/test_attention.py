@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from daemon.engine.cpu import attention, quant_cache
+from daemon.engine.cpu import attention, kv_cache, quant_cache
 
 PAGE, HEADS, KV_HEADS, DIM = 256, 4, 2, 32
 
@@ -126,6 +126,7 @@ def test_without_a_cache(causal: bool) -> None:
 
 def test_a_long_prefill_is_cut_into_slices_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "_MASK_ELEMENTS", 1 << 13)
+    monkeypatch.setattr(kv_cache, "SHORT", 0)
     call, keys, contents = paged([100], 130, [[0]])
     check(attention.Attention().plain(call), call, keys, contents)
 

@@ -48,6 +48,19 @@ def test_single_row_of_a_decode_step_needs_no_mask() -> None:
     assert step.unseen is None
 
 
+def test_a_mask_is_made_for_few_tokens_and_for_a_short_prompt_only() -> None:
+    """A long prompt's would grow with its length times the context's."""
+    table, one, two = torch.zeros(2, 100, dtype=torch.int32), torch.tensor([90]).int(), torch.tensor([90, 4]).int()
+    short = kv_cache.plan_step(table[:1], one, 200, PAGE)
+    assert short.together
+    assert short.unseen is not None
+    assert short.unseen.shape == (1, 1, 200, 290)
+    for step in (kv_cache.plan_step(table, two, 200, PAGE), kv_cache.plan_step(table[:1], one, 250, PAGE)):
+        assert not step.together
+        assert step.unseen is None
+    assert kv_cache.plan_step(table, two, kv_cache.FEW_QUERIES, PAGE).together
+
+
 def test_pages_in_a_row_are_one_slice() -> None:
     lengths = torch.tensor([9], dtype=torch.int32)
     straight = kv_cache.plan_step(torch.tensor([[2, 3, 4]], dtype=torch.int32), lengths, 1, PAGE)
