@@ -49,6 +49,8 @@ class Attention(Protocol):
     v_proj: Linear | None
     g_proj: Linear | None
     interleaved_gate: bool
+    multi_qkv: object | None
+    multi_kv: object | None
 
     def finish_qkv(
         self, q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, bsz: int, q_len: int, params: Mapping[str, object]
@@ -69,6 +71,8 @@ class GatedMlp(Protocol):
     act_limit: float
     out_dtype: torch.dtype | None
     tp_reduce: bool
+    bc: object | None
+    multi_gu: Sequence[object | None]
     activation_fn_call: Callable[[Tensor, Tensor, Tensor, float], None]
 
 
@@ -140,7 +144,9 @@ def joined_qkv(project: _Project) -> _Project:
     joints = _Joints()
 
     def project_qkv(self: Attention, x: Tensor, params: Mapping[str, object]) -> tuple[Tensor | None, ...]:
-        if self.g_proj is not None or self.interleaved_gate or self.v_proj is None or "capture" in params:
+        gated = self.g_proj is not None or self.interleaved_gate
+        joined_already = self.multi_qkv is not None or self.multi_kv is not None
+        if gated or joined_already or self.v_proj is None or "capture" in params:
             return project(self, x, params)
         layers = (self.q_proj, self.k_proj, self.v_proj)
         results = joints.outputs(self, layers, x, torch.half)
@@ -157,7 +163,9 @@ def joined_mlp(forward: _Forward) -> _Forward:
     joints = _Joints()
 
     def forward_joined(self: GatedMlp, x: Tensor, params: Mapping[str, object], out_dtype: torch.dtype | None = None) -> Tensor:
-        if self.num_slices != 1 or self.interm_div != 1.0 or self.tp_reduce or "capture" in params or "capture_sens" in params:
+        joined_already = self.bc is not None or any(part is not None for part in self.multi_gu)
+        cut = self.num_slices != 1 or self.interm_div != 1.0 or self.tp_reduce
+        if joined_already or cut or "capture" in params or "capture_sens" in params:
             return forward(self, x, params, out_dtype)
         results = joints.outputs(self, (self.gates[0], self.ups[0]), x, self.interm_dtype)
         if results is None or results[0].shape != results[1].shape:

@@ -67,6 +67,8 @@ class Attention:
     v_proj: fused.Linear | None = field(default_factory=lambda: layer(HIDDEN, KEYS, 3))
     g_proj: fused.Linear | None = None
     interleaved_gate: bool = False
+    multi_qkv: object | None = None
+    multi_kv: object | None = None
 
     def finish_qkv(
         self, q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, bsz: int, q_len: int, params: Mapping[str, object]
@@ -88,6 +90,8 @@ class GatedMlp:
     act_limit: float = 0.0
     out_dtype: torch.dtype | None = torch.float
     tp_reduce: bool = False
+    bc: object | None = None
+    multi_gu: Sequence[object | None] = (None,)
     activation_fn_call: Callable[[Tensor, Tensor, Tensor, float], None] = field(default_factory=lambda: activations.silu_mul)
 
 
@@ -171,13 +175,14 @@ def own_way_qkv(owner: Attention, x: Tensor) -> bool:
 def test_layers_with_anything_beside_a_weight_go_their_own_way() -> None:
     x = inputs(1, 1)
     assert not own_way_qkv(Attention(), x)
-    biased, adapted, scaled, quantised, gated = (Attention() for _ in range(5))
+    biased, adapted, scaled, quantised, gated, joined = (Attention() for _ in range(6))
     biased.k_proj.inner.bias = torch.ones(KEYS).half()
     adapted.q_proj.lora_a_tensors = {"adapter": torch.ones(HIDDEN, 2).half()}
     scaled.q_proj.post_scale = 0.5
     quantised.q_proj.quant_type = "exl3"
     gated.g_proj = layer(HIDDEN, QUERIES, 7)
-    for owner in (biased, adapted, scaled, quantised, gated):
+    joined.multi_qkv = object()
+    for owner in (biased, adapted, scaled, quantised, gated, joined):
         assert own_way_qkv(owner, x)
 
 
@@ -189,11 +194,12 @@ def test_an_adapter_given_later_is_noticed() -> None:
         project(owner, x, {})
 
 
-def test_mlp_in_slices_goes_its_own_way() -> None:
-    owner = mlp()
-    owner.num_slices = 2
-    with pytest.raises(AssertionError, match="not joined"):
-        fused.joined_mlp(refused)(owner, inputs(1, 1), {}, None)
+def test_mlp_in_slices_or_with_a_kernel_of_its_own_goes_its_own_way() -> None:
+    sliced, captured, joined = mlp(), mlp(), mlp()
+    sliced.num_slices, captured.bc, joined.multi_gu = 2, object(), (object(),)
+    for owner in (sliced, captured, joined):
+        with pytest.raises(AssertionError, match="not joined"):
+            fused.joined_mlp(refused)(owner, inputs(1, 1), {}, None)
 
 
 def test_weights_of_a_model_loaded_again_are_read_anew() -> None:
