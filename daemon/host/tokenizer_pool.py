@@ -1,10 +1,12 @@
 """The model's tokenizer in worker threads: implements `ports.Tokenizing`.
 
-The library releases the interpreter lock while it encodes, so a long prompt costs the event loop nothing. Text from people is
+The library keeps the interpreter lock while it encodes one text, and lets it go while it encodes a batch: so each text is a batch
+of one, and a long prompt costs the event loop nothing. Text from people is
 encoded by a second tokenizer made from the same file without its added tokens, in which no control token exists.
 """
 
 import asyncio
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -43,10 +45,17 @@ def _literal_tokenizer(document: bytes) -> Tokenizer:
     return Tokenizer.from_str(msgspec.json.encode(tree).decode())
 
 
+def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    """See the module. "Fast" leaves out where each token stood, which nobody asks for."""
+    return tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+
 class TokenizerPool:
     """See the module. `document` is the model's tokenizer.json. Raises ConfigError if the library refuses it."""
 
     def __init__(self, model: ModelDirectory, document: bytes) -> None:
+        # Of one text nothing runs in parallel; and once it has, the library warns in every process that is started.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         try:
             self._tokenizer = Tokenizer.from_str(document.decode())
             self._literal = _literal_tokenizer(document)
@@ -97,7 +106,7 @@ class TokenizerPool:
             if piece.literal:
                 ids.extend(self._encode_literally(piece.text))
             else:
-                ids.extend(self._tokenizer.encode(piece.text, add_special_tokens=False).ids)
+                ids.extend(_encode(self._tokenizer, piece.text))
         return tuple(ids)
 
     def _encode_plain(self, text: str) -> tuple[int, ...]:
@@ -106,10 +115,10 @@ class TokenizerPool:
 
     def _encode_literally(self, text: str) -> list[int]:
         """No control token comes out, even where the tokenizer's own vocabulary holds one: then single characters are encoded."""
-        ids = self._literal.encode(text, add_special_tokens=False).ids
+        ids = _encode(self._literal, text)
         if self._control.isdisjoint(ids):
             return ids
-        return [token for character in text for token in self._literal.encode(character, add_special_tokens=False).ids]
+        return [token for character in text for token in _encode(self._literal, character)]
 
     def _decode(self, ids: list[int], hide_special: bool) -> str:  # run_in_executor passes by position
         return self._tokenizer.decode(ids, skip_special_tokens=hide_special)

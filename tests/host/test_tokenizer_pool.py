@@ -54,6 +54,18 @@ async def test_plain_text_gets_its_bos_and_no_control_token(pool: TokenizerPool)
     assert await pool.encode_plain("<|im_end|>A") == (START, *b"<|im_end|>A")
 
 
+async def test_loop_goes_on_while_a_book_is_encoded(pool: TokenizerPool) -> None:
+    """The library holds the interpreter lock where it is asked for one text at a time."""
+    book = "all work and no play " * 20_000
+    for encode in (pool.encode_plain, pool.encode_rendered):
+        work, turns = asyncio.ensure_future(encode(book)), 0
+        while not work.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert len(await work) >= len(book)
+        assert turns > 1000  # with the lock held there is time for a few before and after
+
+
 async def test_decoding_hides_special_tokens_when_asked(pool: TokenizerPool) -> None:
     ids = [START, 65, UNTHINK, END]
     assert await pool.decode(ids, hide_special=True) == "A</think>"
