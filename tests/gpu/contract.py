@@ -24,6 +24,7 @@ _FILES = (
     "test_steering.py",
     "test_thought.py",
     "test_constraint.py",
+    "test_vision.py",
 )
 _TWIN = ("test_steering.py", "-k", "halves")
 """What the twin runs: on a CPU all of them are run by `make test` anyway."""
