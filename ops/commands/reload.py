@@ -14,7 +14,7 @@ def reload(config: Config = None, state_dir: StateDir = None, json: Json = False
 
     A bad file changes nothing: exit code 1, with its place. What needs a restart is named.
     """
-    reloaded = command_reload(find_socket(config, state_dir, with_bad_config=True))
+    reloaded = command_reload(find_socket(config, state_dir))
     if json:
         print_json(reloaded)
     else:

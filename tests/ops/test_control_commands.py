@@ -113,6 +113,14 @@ def test_reload_says_what_holds_and_what_waits(tmp_path: Path, exl3ctl: Tool) ->
     assert (done.code, done.out) == (ExitCode.OK, "new values hold for keys, log.level; needs a restart: model\n")
 
 
+def test_reload_of_a_bad_file_without_a_daemon_shows_what_is_bad(tmp_path: Path, exl3ctl: Tool) -> None:
+    """Its daemon may have another state directory, which only the file could tell."""
+    (tmp_path / "config.yaml").write_text("state_dir: elsewhere\nprot: 8321\n")
+    done = exl3ctl("reload", "--config", str(tmp_path / "config.yaml"))
+    assert done.code != ExitCode.OK
+    assert "prot" in done.err
+
+
 def test_reload_of_a_bad_file_finds_the_daemon_and_exits_1(tmp_path: Path, exl3ctl: Tool) -> None:
     """The very file that is at fault cannot say where the daemon is: it is looked for where it is by default."""
     (tmp_path / "config.yaml").write_text("prot: 1\n")
