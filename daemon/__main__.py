@@ -15,6 +15,7 @@ from daemon.host.command_line import parse_options
 from daemon.host.fit import Forecast, forecast
 from daemon.host.logs import set_up_logging
 from daemon.host.model_directory import Reading, read_model_directory
+from daemon.host.open_files import allow_open_files
 from daemon.host.people_store import PeopleBook
 from daemon.host.plan_store import known_overheads
 from daemon.host.settings_file import Configuration, read_configuration
@@ -29,6 +30,7 @@ def main() -> None:
     """Entry point."""
     version = metadata.version("exl3d")
     options = parse_options(sys.argv[1:], version)
+    allow_open_files()
 
     def read() -> Configuration:
         return read_configuration(options.config, options.overrides, os.environ)
