@@ -55,6 +55,14 @@ def test_only_names_of_such_segments_are_removed(tmp_path: Path) -> None:
     assert not (shm / "psm_12ab34cd").exists()
 
 
+def test_segment_that_cannot_be_removed_stops_no_load(tmp_path: Path) -> None:
+    """A directory, which nobody can unlink, stands for memory of another user's engine."""
+    shm = tmp_path / "shm"
+    (shm / "psm_12ab34cd").mkdir(parents=True)
+    (tmp_path / FILE).write_text("psm_12ab34cd")
+    assert Leftovers(tmp_path, shm).sweep() == 0
+
+
 def test_no_list_and_a_torn_one_stop_nothing(tmp_path: Path) -> None:
     assert Leftovers(tmp_path).sweep() == 0
     (tmp_path / FILE).write_bytes(b"\xff\xfe")

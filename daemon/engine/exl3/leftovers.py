@@ -28,15 +28,21 @@ class Leftovers:
         self._maps = maps
 
     def sweep(self) -> int:
-        """Remove what the last engine wrote down and did not remove; how many there were."""
+        """Remove what the last engine wrote down and did not remove; how many there were. Memory that is not to be had back, as
+        that of another user's engine, is no reason not to load.
+        """
         try:
             names = self._file.read_text(encoding="ascii").split()
         except (OSError, UnicodeDecodeError):
             return 0
         left = [self._shm / name for name in names if _OURS.fullmatch(name) and (self._shm / name).exists()]
-        for segment in left:
-            segment.unlink(missing_ok=True)
-        self._file.unlink(missing_ok=True)
+        try:
+            for segment in left:
+                segment.unlink(missing_ok=True)
+            self._file.unlink(missing_ok=True)
+        except OSError as problem:
+            _log.warning("shared memory that the last engine left behind stays: %s", problem)
+            return 0
         if left:
             _log.info("removed %d segments of shared memory that the last engine left behind", len(left))
         return len(left)

@@ -88,7 +88,7 @@ def check_model(model: Model, config: Config, place: Placing) -> None:
 
 
 def offload_experts(config: Config, settings: EngineSettings) -> None:
-    """Tell the library how many layers' experts stay in host memory. Before the model is made; its environment variable for the
+    """Tell the library how many layers' experts stay in host memory. Before weights are loaded; its environment variable for the
     same has no say, because the plan would not know.
     """
     config.infer_params.moe_cpu_offload = settings.moe_cpu_layers
