@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import cast
 
-from daemon.api.grammar_trial import INLINE_CHARACTERS, compile_apart, compile_here
+from daemon.api.grammar_trial import INLINE_CHARACTERS, Undecided, compile_apart, compile_here
 from daemon.api.schemas import Generation, Json
 from daemon.core.errors import BadConstraint, InvalidRequest
 from daemon.core.wire import Constraint, ConstraintKind
@@ -144,10 +144,13 @@ def compile_problem(constraint: Constraint) -> str:
     """What is wrong with a constraint; empty where nothing is. What is large is tried in a process of its own, once."""
     if len(constraint.text) <= INLINE_CHARACTERS:
         return compile_here(constraint.kind, constraint.text)
-    return _tried(constraint.kind, constraint.text)
+    try:
+        return _tried(constraint.kind, constraint.text)
+    except Undecided as problem:
+        return str(problem)
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def _tried(kind: ConstraintKind, text: str) -> str:
-    """Clients send the same schema again and again."""
+    """Clients send the same schema again and again. What was given up because the machine was busy is not remembered."""
     return compile_apart(Constraint(kind, text))

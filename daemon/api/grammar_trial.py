@@ -12,6 +12,7 @@ from pathlib import Path
 
 from llguidance import LLMatcher, grammar_from
 
+from daemon.core.errors import Exl3dError
 from daemon.core.wire import Constraint, ConstraintKind
 
 INLINE_CHARACTERS = 4096
@@ -20,6 +21,10 @@ TRIAL_SECONDS = 10.0
 _MEMORY = 2 * 2**30
 """Address space of a trial, in bytes."""
 _ROOT = Path(__file__).resolve().parents[2]
+
+
+class Undecided(Exl3dError):
+    """A trial was given up. On another day, with less to do, it may end."""
 
 
 def compile_here(kind: ConstraintKind, text: str) -> str:
@@ -31,7 +36,7 @@ def compile_here(kind: ConstraintKind, text: str) -> str:
 
 
 def compile_apart(constraint: Constraint, seconds: float = TRIAL_SECONDS) -> str:
-    """The same in a process of its own. Blocks for `seconds` at most; for a thread."""
+    """The same in a process of its own. Blocks for `seconds` at most; for a thread. Raises Undecided."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "daemon.api.grammar_trial", constraint.kind.value],
@@ -42,8 +47,8 @@ def compile_apart(constraint: Constraint, seconds: float = TRIAL_SECONDS) -> str
             cwd=_ROOT,
             env={"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"},
         )
-    except subprocess.TimeoutExpired:
-        return f"it takes longer than {seconds:g} s to compile"
+    except subprocess.TimeoutExpired as problem:
+        raise Undecided(f"it takes longer than {seconds:g} s to compile") from problem
     if done.returncode != 0:
         return "it is too deeply nested, or too large"
     return done.stdout.decode(errors="replace")

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from daemon.api import constraints
 from daemon.api.constraints import compile_problem
-from daemon.api.grammar_trial import INLINE_CHARACTERS, compile_apart
+from daemon.api.grammar_trial import INLINE_CHARACTERS, Undecided, compile_apart
 from daemon.core.wire import Constraint, ConstraintKind
 from tests.api.conftest import Connect
 from tests.api.fakes import FakeServing, application
@@ -37,7 +38,23 @@ async def test_grammar_on_which_the_compiler_dies_is_400_and_the_front_lives(con
 
 def test_grammar_that_takes_too_long_is_given_up() -> None:
     slow = "start: " + " ".join(f'"a{word}"' for word in range(100_000))
-    assert compile_apart(Constraint(ConstraintKind.LARK, slow), seconds=0.5) == "it takes longer than 0.5 s to compile"
+    with pytest.raises(Undecided, match=r"longer than 0\.5 s"):
+        compile_apart(Constraint(ConstraintKind.LARK, slow), seconds=0.5)
+
+
+def test_trial_that_was_given_up_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([Undecided("it takes longer than 10 s to compile"), ""])
+
+    def tried(constraint: Constraint) -> str:
+        del constraint
+        answer = next(answers)
+        if isinstance(answer, Undecided):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(constraints, "compile_apart", tried)
+    large = Constraint(ConstraintKind.LARK, f'// given up once {"x" * INLINE_CHARACTERS}\nstart: "a"')
+    assert [compile_problem(large) for _ in range(3)] == ["it takes longer than 10 s to compile", "", ""]
 
 
 @pytest.mark.parametrize(("word", "problem"), [('"ä"', ""), ("nothing", "unknown name")])
